@@ -38,14 +38,14 @@ TESTS = (
 BOUND = re.compile(r"(?P<name>[\w.-]+)(?P<extras>\[[\w,]+\])?>=(?P<version>[\w.]+)")
 IMPORT = """
 import importlib, pkgutil, sys
-sys.path.insert(0, "jobs/front")
-for name in ("alti", "closelook", "evaluation", "jobs", "lrp_core"):
-    for module in pkgutil.walk_packages(importlib.import_module(name).__path__, f"{name}."):
-        try:
-            importlib.import_module(module.name)
-        except ModuleNotFoundError as error:
-            if error.name != "triton":  # torch brings it where there is a GPU
-                raise
+sys.path.insert(0, "src")
+import closelook
+for module in pkgutil.walk_packages(closelook.__path__, "closelook."):
+    try:
+        importlib.import_module(module.name)
+    except ModuleNotFoundError as error:
+        if error.name != "triton":  # torch brings it where there is a GPU
+            raise
 """
 INSTALLED = """
 import sys

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from alti.records import METHODS
-from lrp_core.lazy import lazily
+from closelook.alti.records import METHODS
+from closelook.lrp_core.lazy import lazily
 
 if TYPE_CHECKING:
-    from alti.logit import LogitContributions
-    from alti.methods import AltiRelevance, explain_many
-    from alti.planner import MemoryNeeds, MemoryPlan, predict
-    from alti.transformed import Chunk
+    from closelook.alti.logit import LogitContributions
+    from closelook.alti.methods import AltiRelevance, explain_many
+    from closelook.alti.planner import MemoryNeeds, MemoryPlan, predict
+    from closelook.alti.transformed import Chunk
 
 __all__ = [
     "METHODS",
@@ -33,12 +33,12 @@ __all__ = [
 alti, alti_logit = METHODS["alti"], METHODS["alti_logit"]
 
 _HOMES = {
-    "AltiRelevance": "alti.methods",
-    "explain_many": "alti.methods",
-    "MemoryNeeds": "alti.planner",
-    "MemoryPlan": "alti.planner",
-    "predict": "alti.planner",
-    "Chunk": "alti.transformed",
-    "LogitContributions": "alti.logit",
+    "AltiRelevance": "closelook.alti.methods",
+    "explain_many": "closelook.alti.methods",
+    "MemoryNeeds": "closelook.alti.planner",
+    "MemoryPlan": "closelook.alti.planner",
+    "predict": "closelook.alti.planner",
+    "Chunk": "closelook.alti.transformed",
+    "LogitContributions": "closelook.alti.logit",
 }
 __getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -13,19 +13,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from alti.layers import Layer, visiting
-from alti.maps import output_weights
-from alti.planner import free_bytes
-from alti.transformed import slices
-from lrp_core.device.precision import wide_dtype
-from lrp_core.device.transfer import to_device
-from lrp_core.parts.block import BlockView
-from lrp_core.parts.layers import LinearLayer, NormView, weights_of
-from lrp_core.records.explained import explained_by, relevance_of
-from lrp_core.records.types import Batch, Requests, Results, UserError
-from lrp_core.records.variants import unpadded
-from lrp_core.rules.activation import activation
-from lrp_core.views.view import ModelView
+from closelook.alti.layers import Layer, visiting
+from closelook.alti.maps import output_weights
+from closelook.alti.planner import free_bytes
+from closelook.alti.transformed import slices
+from closelook.lrp_core.device.precision import wide_dtype
+from closelook.lrp_core.device.transfer import to_device
+from closelook.lrp_core.parts.block import BlockView
+from closelook.lrp_core.parts.layers import LinearLayer, NormView, weights_of
+from closelook.lrp_core.records.explained import explained_by, relevance_of
+from closelook.lrp_core.records.types import Batch, Requests, Results, UserError
+from closelook.lrp_core.records.variants import unpadded
+from closelook.lrp_core.rules.activation import activation
+from closelook.lrp_core.views.view import ModelView
 
 _HIDDEN = 2**24  # numbers of decomposed MLP activations that are held at a time
 _TINY = 1e-12  # keeps the shares of a bias finite if all its inner products are 0, as published

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from alti.transformed import AttentionParts, Chunk, slices, value_output
+from closelook.alti.transformed import AttentionParts, Chunk, slices, value_output
 
 _DESTINATIONS = 64  # destinations of one program
 _WIDTH = 64  # entries of a vector that are in registers at a time

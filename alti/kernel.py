@@ -9,8 +9,8 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from alti import transformed
-from alti.transformed import AttentionParts, Chunk
+from closelook.alti import transformed
+from closelook.alti.transformed import AttentionParts, Chunk
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ def contributions(parts: AttentionParts, chunk: Chunk) -> Tensor:
     """As `alti.transformed.contributions`, by the fastest way on the device."""
     device = parts.weights.device
     if device.type == "cuda" and parts.weights.dtype == torch.float32 and fused_on(device):
-        from alti import fused
+        from closelook.alti import fused
 
         with torch.cuda.device(device):
             return fused.contributions(parts, chunk)
@@ -34,7 +34,7 @@ def fused_on(device: torch.device) -> bool:
     if find_spec("triton") is None:
         log.warning("triton is not installed: ALTI takes the chunked path on %s", device)
         return False
-    from alti import fused
+    from closelook.alti import fused
 
     parts = _sample(device)
     expected = transformed.contributions(parts, Chunk(64, 4096))

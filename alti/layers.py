@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from alti.threads import run_all
-from lrp_core.device.precision import wide_dtype
-from lrp_core.parts.block import BlockView
-from lrp_core.parts.layers import check_unaltered
-from lrp_core.readers.attention import Attended, Kernel, around_attention
-from lrp_core.records.types import UnsupportedModel
-from lrp_core.views.view import ModelView
+from closelook.alti.threads import run_all
+from closelook.lrp_core.device.precision import wide_dtype
+from closelook.lrp_core.parts.block import BlockView
+from closelook.lrp_core.parts.layers import check_unaltered
+from closelook.lrp_core.readers.attention import Attended, Kernel, around_attention
+from closelook.lrp_core.records.types import UnsupportedModel
+from closelook.lrp_core.views.view import ModelView
 
 _CACHED = 2**20  # numbers that stay in a CPU's cache between two elementwise operations
 

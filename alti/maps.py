@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from alti.kernel import contributions
-from alti.layers import Layer
-from alti.transformed import AttentionParts, Chunk, contributions_to
+from closelook.alti.kernel import contributions
+from closelook.alti.layers import Layer
+from closelook.alti.transformed import AttentionParts, Chunk, contributions_to
 
 
 class Rollout:

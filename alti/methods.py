@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from alti import planner
-from alti.logit import LogitContributions, decompose
-from alti.planner import MemoryNeeds, MemoryPlan
-from alti.post_norm import ALTI, GLOBENC, RAW_GLOBENC, Maps, mixing
-from alti.records import METHODS
-from lrp_core.device.memory import is_out_of_memory
-from lrp_core.device.transfer import to_device
-from lrp_core.records.explained import explained_by, explanations_of, relevance_of, without_sum
-from lrp_core.records.types import Batch, Relevance, Requests, Results, UnsupportedMethod
-from lrp_core.records.variants import rows_of
-from lrp_core.views.view import ModelView
+from closelook.alti import planner
+from closelook.alti.logit import LogitContributions, decompose
+from closelook.alti.planner import MemoryNeeds, MemoryPlan
+from closelook.alti.post_norm import ALTI, GLOBENC, RAW_GLOBENC, Maps, mixing
+from closelook.alti.records import METHODS
+from closelook.lrp_core.device.memory import is_out_of_memory
+from closelook.lrp_core.device.transfer import to_device
+from closelook.lrp_core.records.explained import explained_by, explanations_of, relevance_of, without_sum
+from closelook.lrp_core.records.types import Batch, Relevance, Requests, Results, UnsupportedMethod
+from closelook.lrp_core.records.variants import rows_of
+from closelook.lrp_core.views.view import ModelView
 
 log = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ from math import ceil
 import psutil
 import torch
 
-from alti.kernel import fused_on
-from alti.transformed import Chunk, extents
-from lrp_core.device.precision import wide_dtype
-from lrp_core.records.types import UserError
-from lrp_core.views.view import ModelView
+from closelook.alti.kernel import fused_on
+from closelook.alti.transformed import Chunk, extents
+from closelook.lrp_core.device.precision import wide_dtype
+from closelook.lrp_core.records.types import UserError
+from closelook.lrp_core.views.view import ModelView
 
 _SOURCES = {"cpu": 64, "cuda": 256}  # tokens whose value-output vectors one product makes, enough to be efficient
 _VECTOR_BYTES = {"cpu": 2**20, "cuda": 2**26}  # of transformed vectors at a time; on a CPU, half of a core's cache

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from alti.layers import Layer, visiting
-from alti.maps import Rollout, normalised, output_weights, post_norm_map, post_norm_row
-from alti.transformed import Chunk, slices
-from lrp_core.device.precision import wide
-from lrp_core.parts.layers import NormView
-from lrp_core.records.types import Batch
-from lrp_core.views.view import ModelView
+from closelook.alti.layers import Layer, visiting
+from closelook.alti.maps import Rollout, normalised, output_weights, post_norm_map, post_norm_row
+from closelook.alti.transformed import Chunk, slices
+from closelook.lrp_core.device.precision import wide
+from closelook.lrp_core.parts.layers import NormView
+from closelook.lrp_core.records.types import Batch
+from closelook.lrp_core.views.view import ModelView
 
 _SOURCES = 64  # tokens whose value-output vectors are held at a time, for a single row of the map
 

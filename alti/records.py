@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from lrp_core.methods.record import Method
-from lrp_core.records.capabilities import ATTENTION, ONE_STACK, PLAIN_MLPS, PLAIN_SUMS, POST_NORM, PRE_NORM, RULES
-from lrp_core.records.explained import NO_CHOICE
-from lrp_core.records.option import Option
-from lrp_core.records.registry import Registry
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.records.capabilities import (
+    ATTENTION,
+    ONE_STACK,
+    PLAIN_MLPS,
+    PLAIN_SUMS,
+    POST_NORM,
+    PRE_NORM,
+    RULES,
+)
+from closelook.lrp_core.records.explained import NO_CHOICE
+from closelook.lrp_core.records.option import Option
+from closelook.lrp_core.records.registry import Registry
 
 
 def _vectors(name: str, label: str, function: str, **record: Any) -> Method:

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from alti.threads import run_all, without_python
+from closelook.alti.threads import run_all, without_python
 
 
 @dataclass(frozen=True)

@@ -14,20 +14,20 @@ import torch
 import transformers
 from torch import Tensor
 
-from alti import METHODS, MemoryNeeds, explain_many
-from alti.layers import Layer, visiting
-from alti.maps import pre_norm_map
-from alti.threads import run_all, without_python
-from alti.transformed import Chunk, extents, slices, value_output
 from benchmarks.parts.harness import GIB, WALL, Bench, Runs, parser, peak_bytes
 from benchmarks.parts.samples import geometry_of, random_sample
-from jobs.bench.record import seconds_of
-from lrp_core import ModelView, Request
-from lrp_core.device.memory import peak_memory
-from lrp_core.families import family_of
-from lrp_core.opening.loading import DTYPES
-from lrp_core.opening.model import view_of
-from lrp_core.records.explained import LINEAR
+from closelook.alti import METHODS, MemoryNeeds, explain_many
+from closelook.alti.layers import Layer, visiting
+from closelook.alti.maps import pre_norm_map
+from closelook.alti.threads import run_all, without_python
+from closelook.alti.transformed import Chunk, extents, slices, value_output
+from closelook.jobs.bench.record import seconds_of
+from closelook.lrp_core import ModelView, Request
+from closelook.lrp_core.device.memory import peak_memory
+from closelook.lrp_core.families import family_of
+from closelook.lrp_core.opening.loading import DTYPES
+from closelook.lrp_core.opening.model import view_of
+from closelook.lrp_core.records.explained import LINEAR
 
 #: (samples, tokens) of the batches whose memory is compared with the planner's prediction.
 SHAPES = ((1, 4), (64, 8), (8, 64), (1, 128), (1, 384))

@@ -20,10 +20,10 @@ from itertools import chain, product
 from benchmarks.parts.context_variants import ATTNLRP, CHECKPOINT, bare, explain
 from benchmarks.parts.harness import Bench, Runs, exponent_of, parser
 from benchmarks.parts.samples import drawn, geometry_of, title_of
-from jobs.bench.record import paired_ratio
-from lrp_core import Batch, ModelView
-from lrp_core.interventions.ablations import answers_after
-from lrp_core.records.types import span_row
+from closelook.jobs.bench.record import paired_ratio
+from closelook.lrp_core import Batch, ModelView
+from closelook.lrp_core.interventions.ablations import answers_after
+from closelook.lrp_core.records.types import span_row
 
 LENGTHS = (1024, 2048, 4096, 8192)  # tokens of prompt and answer
 COMPARED = 2048  # tokens: a prompt of about 1,000 and an answer of about 1,000

@@ -27,9 +27,9 @@ from benchmarks.parts.chaos.products import ROUNDING_BY_ROW, compared
 from benchmarks.parts.chaos.world import World, mount_disk, settings
 from benchmarks.parts.harness import SCRATCH, Bench, parser
 from benchmarks.parts.stores.object_store import object_store
-from jobs.bench.record import met
-from jobs.cluster import attempts
-from jobs.store import Store
+from closelook.jobs.bench.record import met
+from closelook.jobs.cluster import attempts
+from closelook.jobs.store import Store
 
 METHODS = ("attnlrp", "gradient_x_input", "attention_rollout", "random")
 WHOLE: dict[str, Any] = {

@@ -31,9 +31,9 @@ from benchmarks.parts.context_variants import (
 )
 from benchmarks.parts.harness import WALL, Bench, Curve, Runs, exponent_of, interleave, parser, peak_bytes, positive
 from benchmarks.parts.samples import drawn, geometry_of, random_sample, title_of
-from jobs.bench.record import summary
-from jobs.geometries import GEOMETRIES
-from lrp_core import METHODS, Batch, ModelView
+from closelook.jobs.bench.record import summary
+from closelook.jobs.geometries import GEOMETRIES
+from closelook.lrp_core import METHODS, Batch, ModelView
 
 LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 #: The longest text, and the shapes with their layers (None: all), by default on a CPU and on a GPU.

@@ -17,9 +17,9 @@ from typing import Any
 
 from benchmarks.parts.harness import SCRATCH, in_own_process, parser
 from benchmarks.parts.runs import small_run
-from evaluation.benchmark.demo.grammar import generate
-from jobs.stages.run import run
-from jobs.store import Ledger, Store
+from closelook.evaluation.benchmark.demo.grammar import generate
+from closelook.jobs.stages.run import run
+from closelook.jobs.store import Ledger, Store
 
 CHARACTERS = 5  # about as many as a token has
 SENTENCES = 4  # in a text

@@ -24,14 +24,14 @@ import torch
 from torch import Tensor
 
 from benchmarks.parts.harness import peak_bytes
-from jobs.bench.record import device_name, met
-from jobs.geometries import GEOMETRIES
-from jobs.methods import METHODS, applicable
-from jobs.versions import versions
-from lrp_core import Batch, ModelView, Request, load_model, random_model
-from lrp_core.device.memory import peak_memory
-from lrp_core.records.types import UserError
-from lrp_core.verification.samples import random_rows
+from closelook.jobs.bench.record import device_name, met
+from closelook.jobs.geometries import GEOMETRIES
+from closelook.jobs.methods import METHODS, applicable
+from closelook.jobs.versions import versions
+from closelook.lrp_core import Batch, ModelView, Request, load_model, random_model
+from closelook.lrp_core.device.memory import peak_memory
+from closelook.lrp_core.records.types import UserError
+from closelook.lrp_core.verification.samples import random_rows
 
 DEVICE_BENCHES = ("lrp", "alti", "perturb", "heads", "context")
 SHAPES = ("bert-base", "gpt2", "Llama-3.2-1B")  # of the models, which are shrunk
@@ -127,7 +127,7 @@ def kernel(device: torch.device) -> str:
     """Check that ALTI's fused kernel agrees with the chunked path."""
     if device.type != "cuda":
         raise LeftOut("the fused kernel runs on a GPU only: --device cuda")
-    from alti.kernel import fused_on
+    from closelook.alti.kernel import fused_on
 
     if not fused_on(device):
         raise AssertionError("the fused kernel does not run or gives other numbers: see the log")
@@ -160,8 +160,8 @@ def out_of_memory(device: torch.device) -> str:
     if device.type != "cuda":
         raise LeftOut("it fills the memory of a GPU, and this is none: --device cuda")
     try:
-        from jobs.products.explaining import Explainer
-        from jobs.runner.rows import compute_alone
+        from closelook.jobs.products.explaining import Explainer
+        from closelook.jobs.runner.rows import compute_alone
     except ImportError as error:
         raise LeftOut(f"packages that jobs need are not installed ({error})") from None
     view = _model("gpt2", "float32", device)

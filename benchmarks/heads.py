@@ -15,16 +15,16 @@ from torch import Tensor
 
 from benchmarks.parts.harness import GIB, WALL, Bench, Runs, interleave, parser, peak_bytes
 from benchmarks.parts.samples import logits_at, model_of, random_sample
-from jobs.bench.record import summary
-from jobs.config import RunConfig
-from jobs.config.methods import configured, defined_options
-from jobs.geometries import GEOMETRIES
-from jobs.methods import METHODS
-from lrp_core import Batch, ModelView
-from lrp_core.methods.record import Method
-from lrp_core.parts.block import BlockView
-from lrp_core.parts.layers import LinearLayer
-from lrp_core.records.types import Request, UserError
+from closelook.jobs.bench.record import summary
+from closelook.jobs.config import RunConfig
+from closelook.jobs.config.methods import configured, defined_options
+from closelook.jobs.geometries import GEOMETRIES
+from closelook.jobs.methods import METHODS
+from closelook.lrp_core import Batch, ModelView
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.parts.block import BlockView
+from closelook.lrp_core.parts.layers import LinearLayer
+from closelook.lrp_core.records.types import Request, UserError
 
 READING, BY_LAYER = 1.10, 1.3  # targets: NormXLogit's seconds over a bare forward's, without and with `layers`
 READ_LENGTH = 128

@@ -21,17 +21,17 @@ from benchmarks.parts.harness import SCRATCH, Bench, interleave, parser
 from benchmarks.parts.runs import small_run, write_views
 from benchmarks.parts.simulation import Relative, paper_jobs, simulate
 from benchmarks.parts.stores.object_store import SlowStore
-from evaluation.benchmark.demo import model_dir
-from evaluation.schema import RUNTIME
-from jobs.bench.record import seconds_of, summary
-from jobs.cluster.pools import connect
-from jobs.config import NodesConfig, RunConfig
-from jobs.geometries import GEOMETRIES
-from jobs.methods import METHODS
-from jobs.plan.cells import make_plan
-from jobs.plan.node import Run
-from jobs.stages.compute import compute, works_of
-from jobs.store import Ledger, Store
+from closelook.evaluation.benchmark.demo import model_dir
+from closelook.evaluation.schema import RUNTIME
+from closelook.jobs.bench.record import seconds_of, summary
+from closelook.jobs.cluster.pools import connect
+from closelook.jobs.config import NodesConfig, RunConfig
+from closelook.jobs.geometries import GEOMETRIES
+from closelook.jobs.methods import METHODS
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.node import Run
+from closelook.jobs.stages.compute import compute, works_of
+from closelook.jobs.store import Ledger, Store
 
 OVERHEAD_TARGET = 1.10
 OVERHEAD_METHODS = ["attnlrp", "gradient_x_input"]

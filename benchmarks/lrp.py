@@ -23,16 +23,16 @@ from torch.utils._pytree import tree_iter
 
 from benchmarks.parts.harness import Bench, Runs, interleave, parser, positive
 from benchmarks.parts.samples import alone, drawn, geometry_of, random_sample, rows_like_sva, sva_like
-from jobs.bench.record import seconds_of, summary, synchronise
-from jobs.bench.table_8 import METHODS as TABLE_8
-from jobs.bench.table_8 import once, table_8
-from lrp_core import METHODS, Batch, ModelView, Request
-from lrp_core.methods.gradients import READINGS, explain_many
-from lrp_core.records.explained import CONTRASTIVE
-from lrp_core.rules import ATTNLRP, Composite, changed
-from lrp_core.rules.composite import EPSILON, OF_ATTNLRP, VIT
-from lrp_core.rules.scope import rules_on
-from lrp_core.verification.samples import random_rows
+from closelook.jobs.bench.record import seconds_of, summary, synchronise
+from closelook.jobs.bench.table_8 import METHODS as TABLE_8
+from closelook.jobs.bench.table_8 import once, table_8
+from closelook.lrp_core import METHODS, Batch, ModelView, Request
+from closelook.lrp_core.methods.gradients import READINGS, explain_many
+from closelook.lrp_core.records.explained import CONTRASTIVE
+from closelook.lrp_core.rules import ATTNLRP, Composite, changed
+from closelook.lrp_core.rules.composite import EPSILON, OF_ATTNLRP, VIT
+from closelook.lrp_core.rules.scope import rules_on
+from closelook.lrp_core.verification.samples import random_rows
 
 #: On a CPU, models of more parameters get fewer samples by default, and the parts that compare batchings are skipped.
 _LARGE = 1_000_000_000

@@ -14,13 +14,13 @@ import pyarrow as pa
 
 from benchmarks.parts.harness import GIB, interleave, parser
 from benchmarks.parts.runs import write_columns
-from evaluation.schema import RELEVANCE, VIEW
-from evaluation.scoring.metrics import METRICS, score
-from jobs.bench.record import summary
-from jobs.plan.node import Part
-from jobs.products.record import NodeFailed, Opened
-from jobs.products.scores import Metrics, ScoresNode, compute
-from jobs.store import Artifact, Store
+from closelook.evaluation.schema import RELEVANCE, VIEW
+from closelook.evaluation.scoring.metrics import METRICS, score
+from closelook.jobs.bench.record import summary
+from closelook.jobs.plan.node import Part
+from closelook.jobs.products.record import NodeFailed, Opened
+from closelook.jobs.products.scores import Metrics, ScoresNode, compute
+from closelook.jobs.store import Artifact, Store
 
 Array = np.ndarray
 #: Fewest and most tokens of a sample, and samples, by task.

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jobs.bench.record import met
-from jobs.bench.storage import SHIPPED
-from jobs.commands.listings.documents import DOCS, markdown, rewritten
+from closelook.jobs.bench.record import met
+from closelook.jobs.bench.storage import SHIPPED
+from closelook.jobs.commands.listings.documents import DOCS, markdown, rewritten
 
 PAGE = DOCS / "performance.md"
 FOLDERS = (Path(__file__).with_name("results"), SHIPPED)

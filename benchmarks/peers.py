@@ -29,13 +29,13 @@ from benchmarks.parts.context_variants import bare
 from benchmarks.parts.harness import SCRATCH, Bench, parser
 from benchmarks.parts.peers.interpreter import Interpreter, described
 from benchmarks.parts.samples import drawn, geometry_of, title_of
-from evaluation.benchmark.demo import model_dir
-from jobs.bench.record import summary
-from jobs.commands.questions.many import batch_size
-from jobs.geometries import Geometry
-from jobs.methods import METHODS
-from lrp_core import Batch, ModelView
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.demo import model_dir
+from closelook.jobs.bench.record import summary
+from closelook.jobs.commands.questions.many import batch_size
+from closelook.jobs.geometries import Geometry
+from closelook.jobs.methods import METHODS
+from closelook.lrp_core import Batch, ModelView
+from closelook.lrp_core.records.types import UserError
 
 SCRIPT = Path(__file__).parent / "parts" / "peers" / "script.py"
 #: Geometries, with the labels of a classifier.

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from benchmarks.parts.harness import WALL, Bench, Runs, interleave, parser, positive
 from benchmarks.parts.samples import logits_at, model_of, random_sample
-from evaluation.scoring.faithfulness.flipping import Flipper
-from evaluation.scoring.faithfulness.flips import Ranking, States, candidates, flip_counts, tie_order
-from jobs.bench.record import summary
-from lrp_core import METHODS, Batch, ModelView
-from lrp_core.readers.attention import around_attention
-from lrp_core.records.kinds import ZERO
-from lrp_core.verification.samples import random_rows
+from closelook.evaluation.scoring.faithfulness.flipping import Flipper
+from closelook.evaluation.scoring.faithfulness.flips import Ranking, States, candidates, flip_counts, tie_order
+from closelook.jobs.bench.record import summary
+from closelook.lrp_core import METHODS, Batch, ModelView
+from closelook.lrp_core.readers.attention import around_attention
+from closelook.lrp_core.records.kinds import ZERO
+from closelook.lrp_core.verification.samples import random_rows
 
 CASES = (("gpt2", 128), ("gpt2", 512), ("bert-base", 128))  # shape of the model, and tokens of a sample
 TARGET = 0.9  # rows a second over those of bare forwards

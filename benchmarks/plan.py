@@ -23,17 +23,17 @@ from benchmarks.parts.harness import GIB, MIB, Bench, parser
 from benchmarks.parts.runs import small_run, write_views
 from benchmarks.parts.stores import matrix
 from benchmarks.parts.stores.object_store import object_store
-from jobs.cluster.executor import RayExecutor, Stream, executed_by, pipeline
-from jobs.cluster.pools import Work, connect
-from jobs.cluster.reports import reported
-from jobs.cluster.scheduler import run_all
-from jobs.config import RunConfig
-from jobs.plan.cells import make_plan
-from jobs.plan.inputs import task_of
-from jobs.plan.node import Run
-from jobs.stages.compute import compute, works_of
-from jobs.stages.run import run
-from jobs.store import Ledger, Store
+from closelook.jobs.cluster.executor import RayExecutor, Stream, executed_by, pipeline
+from closelook.jobs.cluster.pools import Work, connect
+from closelook.jobs.cluster.reports import reported
+from closelook.jobs.cluster.scheduler import run_all
+from closelook.jobs.config import RunConfig
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.inputs import task_of
+from closelook.jobs.plan.node import Run
+from closelook.jobs.stages.compute import compute, works_of
+from closelook.jobs.stages.run import run
+from closelook.jobs.store import Ledger, Store
 
 LATENCY_S = 0.025
 NOTHING_TARGET_S = 15.0

@@ -24,7 +24,7 @@ from tokenizers import processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from benchmarks.parts.harness import SCRATCH, field_of, parser
-from jobs.config.file import CONF_DIR
+from closelook.jobs.config.file import CONF_DIR
 
 RA_ROWS = 1000
 SMALL_ROWS = 4000  # the fewest rows, enough for `prepare` to use Ray
@@ -117,7 +117,9 @@ def measure(arguments: Sequence[str]) -> dict[str, Any]:
     Memory, in bytes, is the sum of the processes' own pages; the shared pages of Ray's object store count once.
     """
     start, peak, shared = time.perf_counter(), 0, 0
-    process = subprocess.Popen([sys.executable, "-m", "jobs", "prepare", *arguments], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "closelook", "prepare", *arguments], stdout=subprocess.PIPE, text=True
+    )
     while process.poll() is None:
         with suppress(psutil.NoSuchProcess):  # a process has ended meanwhile
             family = [process.pid, *(child.pid for child in psutil.Process(process.pid).children(recursive=True))]

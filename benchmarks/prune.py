@@ -17,11 +17,11 @@ from torch import Tensor
 
 from benchmarks.parts.harness import Bench, interleave, parser
 from benchmarks.parts.samples import model_of, sva_like
-from evaluation.scoring.head_orders import RemovalOrder, random_curves
-from evaluation.scoring.pruning import Sweep
-from jobs.bench.record import seconds_of, summary
-from lrp_core import Batch, ModelView
-from lrp_core.interventions.heads import HeadsLeft, heads_removed
+from closelook.evaluation.scoring.head_orders import RemovalOrder, random_curves
+from closelook.evaluation.scoring.pruning import Sweep
+from closelook.jobs.bench.record import seconds_of, summary
+from closelook.lrp_core import Batch, ModelView
+from closelook.lrp_core.interventions.heads import HeadsLeft, heads_removed
 
 TARGET = 3.0  # times as fast as one forward for each sample and point of a curve
 

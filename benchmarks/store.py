@@ -27,10 +27,10 @@ from benchmarks.parts.stores.listed_store import PAGE, listed_store
 from benchmarks.parts.stores.many_artifacts import complete_root
 from benchmarks.parts.stores.matrix import attribute, matrix_config, prepare
 from benchmarks.parts.stores.object_store import object_store
-from jobs.bench.record import summary
-from jobs.commands.roots.status import status
-from jobs.config import RunConfig
-from jobs.store import Store
+from closelook.jobs.bench.record import summary
+from closelook.jobs.commands.roots.status import status
+from closelook.jobs.config import RunConfig
+from closelook.jobs.store import Store
 
 MATRIX_TARGET = 250_000
 GROWTH_TARGET = 2.0
@@ -101,7 +101,7 @@ def status_of_few(bench: Bench) -> None:
             os.truncate(path, content if isinstance(content, int) else len(content))
         settings = config.model_copy(update={"root": str(Path(folder, "root"))})
         Path(folder, "config.json").write_text(settings.model_dump_json())
-        command = [sys.executable, "-m", "jobs", "status", "--config", str(Path(folder, "config.json"))]
+        command = [sys.executable, "-m", "closelook", "status", "--config", str(Path(folder, "config.json"))]
 
         def look() -> None:
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from jobs.commands.options import app
-from jobs.commands.terminal import complain, encodable, say
-from lrp_core.records.types import UserError
+from closelook.jobs.commands.options import app
+from closelook.jobs.commands.terminal import complain, encodable, say
+from closelook.lrp_core.records.types import UserError
 
 # Set before torch is imported: its threads then sleep while they wait for each other. Where other processes use the
 # cores too, threads that spin instead make small models many times slower.
@@ -26,14 +26,14 @@ _COMMANDS = (
     "listings.commands",
 )
 for _module in _COMMANDS:
-    import_module(f"jobs.commands.{_module}")
+    import_module(f"closelook.jobs.commands.{_module}")
 
 
 def _version(is_asked: bool) -> None:
     """The callback of `--version`: print all versions, closelook's first, and exit."""
     if not is_asked:
         return
-    from jobs.versions import versions
+    from closelook.jobs.versions import versions
 
     known = versions()
     for name in sorted(known, key=lambda name: name != "closelook"):
@@ -62,7 +62,7 @@ def main() -> None:
     except UserError as error:
         _fail(error, error.exit_code)
     except ModuleNotFoundError as error:
-        from jobs.versions import extra_of
+        from closelook.jobs.versions import extra_of
 
         module = (error.name or "").partition(".")[0]
         extra = extra_of(module)
@@ -78,10 +78,10 @@ def main() -> None:
 
 def _exit_code(error: Exception) -> int | None:
     """The exit code of a foreseen error; None for any other error, whose traceback is shown."""
-    from evaluation.schema import SchemaMismatch
-    from jobs.cluster.pools import ClusterUnreachable
-    from jobs.plan.checkpoints import ModelUnavailable
-    from jobs.store.lock import Locked
+    from closelook.evaluation.schema import SchemaMismatch
+    from closelook.jobs.cluster.pools import ClusterUnreachable
+    from closelook.jobs.plan.checkpoints import ModelUnavailable
+    from closelook.jobs.store.lock import Locked
 
     if isinstance(error, SchemaMismatch):
         return 2

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from lrp_core.families import FAMILIES, Family
+from closelook.lrp_core.families import FAMILIES, Family
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from alti import METHODS as ALTI_METHODS
-from evaluation.ablations.methods import METHODS as ABLATION_METHODS
-from lrp_core import METHODS as CORE_METHODS
-from lrp_core import Method
-from lrp_core.methods.records import PLANTED
-from lrp_core.records.capabilities import Capability
-from lrp_core.records.registry import Registry
-from lrp_core.records.types import UnsupportedMethod, nearest
+from closelook.alti import METHODS as ALTI_METHODS
+from closelook.evaluation.ablations.methods import METHODS as ABLATION_METHODS
+from closelook.lrp_core import METHODS as CORE_METHODS
+from closelook.lrp_core import Method
+from closelook.lrp_core.methods.records import PLANTED
+from closelook.lrp_core.records.capabilities import Capability
+from closelook.lrp_core.records.registry import Registry
+from closelook.lrp_core.records.types import UnsupportedMethod, nearest
 
 _OURS = (*CORE_METHODS.values(), *ALTI_METHODS.values(), *ABLATION_METHODS.values())
 METHODS: Registry[Method] = Registry("method", *_OURS, group="closelook.methods", record_class=Method)

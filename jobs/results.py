@@ -12,20 +12,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.benchmark.encoding import Pieces
-from evaluation.benchmark.sources.own import ids_of
-from evaluation.report.results import CellKey
-from evaluation.schema import CURVES, GENERIC, RELEVANCE, SCORES, SCORES_SAMPLES, VIEW
-from jobs.config import ConfigError, RunConfig
-from jobs.config.kept import as_known, left_out_line, models_kept
-from jobs.plan.models import load_tokenizer
-from jobs.products.table import lacking_in
-from jobs.store import Artifact, Ledger, Store, artifact_in, is_complete
-from lrp_core.records.types import UserError, nearest
+from closelook.evaluation.benchmark.encoding import Pieces
+from closelook.evaluation.benchmark.sources.own import ids_of
+from closelook.evaluation.report.results import CellKey
+from closelook.evaluation.schema import CURVES, GENERIC, RELEVANCE, SCORES, SCORES_SAMPLES, VIEW
+from closelook.jobs.config import ConfigError, RunConfig
+from closelook.jobs.config.kept import as_known, left_out_line, models_kept
+from closelook.jobs.plan.models import load_tokenizer
+from closelook.jobs.products.table import lacking_in
+from closelook.jobs.store import Artifact, Ledger, Store, artifact_in, is_complete
+from closelook.lrp_core.records.types import UserError, nearest
 
 if TYPE_CHECKING:
-    from jobs.stages.report.answers import Answers
-    from jobs.tested import Tested
+    from closelook.jobs.stages.report.answers import Answers
+    from closelook.jobs.tested import Tested
 
 Form = Literal["pandas", "arrow", "datasets"]
 _log = logging.getLogger(__name__)
@@ -118,26 +118,26 @@ class Run:
 
         Means are over the samples that all compared methods explain.
         """
-        from jobs import tested
+        from closelook.jobs import tested
 
         return _in_form(tested.means(self.tests), form)
 
     def differences(self, form: Form = "pandas") -> Any:
         """Differences between the means of every pair of methods, with intervals and p values after Holm."""
-        from jobs import tested
+        from closelook.jobs import tested
 
         return _in_form(tested.differences(self.tests), form)
 
     def groups(self, form: Form = "pandas") -> Any:
         """Groups of methods, the best first: none is shown to be better than a method of its group or one before it."""
-        from jobs import tested
+        from closelook.jobs import tested
 
         return _in_form(tested.groups(self.tests), form)
 
     @cached_property
     def tests(self) -> list[Tested]:
         """The report's comparisons of methods. Raises UserError for a root that keeps no configuration."""
-        from jobs.tested import tested
+        from closelook.jobs.tested import tested
 
         if self.config is None:
             raise UserError(f"{without_config(self.store)}, to compare its methods")
@@ -149,7 +149,7 @@ class Run:
         In a notebook they display as an explorer; `to_frame` makes a table. Raises UserError for a root that keeps no
         configuration.
         """
-        from jobs.stages.report.answers import answers_of
+        from closelook.jobs.stages.report.answers import answers_of
 
         if self.config is None:
             raise UserError(f"{without_config(self.store)}, to see its answers")
@@ -228,7 +228,7 @@ class Run:
 
     def _with_tests(self, scores: pa.Table) -> pa.Table:
         """`scores` with the columns `low`, `high` and `group`, which are null where the report compares nothing."""
-        from jobs.tested import KEY, of_scores
+        from closelook.jobs.tested import KEY, of_scores
 
         compared = {} if self.config is None else of_scores(self.tests)
         keys = zip(*(scores[name].to_pylist() for name in KEY), strict=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from evaluation.benchmark.sources.base import AnySource
-from evaluation.tasks import SOURCES, TASKS, Task, register, task_of
-from lrp_core.records.registry import Registry, load
-from lrp_core.records.types import UserError, nearest
+from closelook.evaluation.benchmark.sources.base import AnySource
+from closelook.evaluation.tasks import SOURCES, TASKS, Task, register, task_of
+from closelook.lrp_core.records.registry import Registry, load
+from closelook.lrp_core.records.types import UserError, nearest
 
 
 @cache

@@ -9,17 +9,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from evaluation.report.results import CellKey
-from evaluation.scoring.faithfulness.scores import MEASURES
-from evaluation.scoring.metrics import METRICS
-from evaluation.scoring.samples import VARIANT
-from evaluation.scoring.statistics import Comparison
-from jobs.config import RunConfig
-from jobs.plan.cells import make_plan
-from jobs.plan.node import Run
-from jobs.stages.report.reported import Reported
-from jobs.stages.report.results import results_of
-from jobs.store import Ledger, Store
+from closelook.evaluation.report.results import CellKey
+from closelook.evaluation.scoring.faithfulness.scores import MEASURES
+from closelook.evaluation.scoring.metrics import METRICS
+from closelook.evaluation.scoring.samples import VARIANT
+from closelook.evaluation.scoring.statistics import Comparison
+from closelook.jobs.config import RunConfig
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.node import Run
+from closelook.jobs.stages.report.reported import Reported
+from closelook.jobs.stages.report.results import results_of
+from closelook.jobs.store import Ledger, Store
 
 Row = dict[str, Any]  # of one of the tables
 KEY = ("model", "task", "dtype", "method", *VARIANT, "metric")  # columns that identify a score

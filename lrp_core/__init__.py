@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lrp_core.lazy import lazily
+from closelook.lrp_core.lazy import lazily
 
 if TYPE_CHECKING:
-    from lrp_core.families import Family
-    from lrp_core.methods import METHODS, attribute
-    from lrp_core.methods.record import Method
-    from lrp_core.opening.loading import load_model, random_model
-    from lrp_core.opening.model import view_of
-    from lrp_core.records.capabilities import Capability
-    from lrp_core.records.explained import EXPLANATIONS, without_sum
-    from lrp_core.records.option import Option
-    from lrp_core.records.types import (
+    from closelook.lrp_core.families import Family
+    from closelook.lrp_core.methods import METHODS, attribute
+    from closelook.lrp_core.methods.record import Method
+    from closelook.lrp_core.opening.loading import load_model, random_model
+    from closelook.lrp_core.opening.model import view_of
+    from closelook.lrp_core.records.capabilities import Capability
+    from closelook.lrp_core.records.explained import EXPLANATIONS, without_sum
+    from closelook.lrp_core.records.option import Option
+    from closelook.lrp_core.records.types import (
         EMBEDDINGS,
         POOLINGS,
         Batch,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         UserError,
         span_row,
     )
-    from lrp_core.views.view import ModelView
+    from closelook.lrp_core.views.view import ModelView
 
 __all__ = [
     "EMBEDDINGS",
@@ -58,27 +58,27 @@ __all__ = [
 ]
 
 _HOMES = {
-    "EMBEDDINGS": "lrp_core.records.types",
-    "EXPLANATIONS": "lrp_core.records.explained",
-    "METHODS": "lrp_core.methods",
-    "POOLINGS": "lrp_core.records.types",
-    "Batch": "lrp_core.records.types",
-    "Capability": "lrp_core.records.capabilities",
-    "Family": "lrp_core.families",
-    "Method": "lrp_core.methods.record",
-    "ModelView": "lrp_core.views.view",
-    "Option": "lrp_core.records.option",
-    "Relevance": "lrp_core.records.types",
-    "Request": "lrp_core.records.types",
-    "UnsupportedMethod": "lrp_core.records.types",
-    "UnsupportedModel": "lrp_core.records.types",
-    "UnusableRows": "lrp_core.records.types",
-    "UserError": "lrp_core.records.types",
-    "attribute": "lrp_core.methods",
-    "load_model": "lrp_core.opening.loading",
-    "random_model": "lrp_core.opening.loading",
-    "span_row": "lrp_core.records.types",
-    "view_of": "lrp_core.opening.model",
-    "without_sum": "lrp_core.records.explained",
+    "EMBEDDINGS": "closelook.lrp_core.records.types",
+    "EXPLANATIONS": "closelook.lrp_core.records.explained",
+    "METHODS": "closelook.lrp_core.methods",
+    "POOLINGS": "closelook.lrp_core.records.types",
+    "Batch": "closelook.lrp_core.records.types",
+    "Capability": "closelook.lrp_core.records.capabilities",
+    "Family": "closelook.lrp_core.families",
+    "Method": "closelook.lrp_core.methods.record",
+    "ModelView": "closelook.lrp_core.views.view",
+    "Option": "closelook.lrp_core.records.option",
+    "Relevance": "closelook.lrp_core.records.types",
+    "Request": "closelook.lrp_core.records.types",
+    "UnsupportedMethod": "closelook.lrp_core.records.types",
+    "UnsupportedModel": "closelook.lrp_core.records.types",
+    "UnusableRows": "closelook.lrp_core.records.types",
+    "UserError": "closelook.lrp_core.records.types",
+    "attribute": "closelook.lrp_core.methods",
+    "load_model": "closelook.lrp_core.opening.loading",
+    "random_model": "closelook.lrp_core.opening.loading",
+    "span_row": "closelook.lrp_core.records.types",
+    "view_of": "closelook.lrp_core.opening.model",
+    "without_sum": "closelook.lrp_core.records.explained",
 }
 __getattr__, __dir__ = lazily(__name__, _HOMES)

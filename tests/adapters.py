@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from peft import LoraConfig, get_peft_model
 
-from lrp_core import ModelView
+from closelook.lrp_core import ModelView
 
 TARGETS = {
     "gpt2": {"target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True},

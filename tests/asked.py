@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from lrp_core import METHODS, Batch, ModelView
+from closelook.lrp_core import METHODS, Batch, ModelView
 
 #: Of numbers in float64 that were summed in another order.
 CLOSE = {"rtol": 1e-9, "atol": 1e-10}

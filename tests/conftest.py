@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from lrp_core import Batch, ModelView
+from closelook.lrp_core import Batch, ModelView
 from tests.tiny import TINY, ragged_rows, tiny_model
 
 pytest_plugins = ("tests.external",)

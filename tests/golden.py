@@ -22,18 +22,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from evaluation.benchmark.demo import model_dir
-from evaluation.schema import VIEW
-from jobs.config import RunConfig
-from jobs.geometries import geometry_of
-from jobs.plan.cells import make_plan
-from jobs.plan.models import reading_of, resolve
-from jobs.plan.node import Run
-from jobs.products.table import nodes
-from jobs.stages.prepare import prepare
-from jobs.stages.run import run
-from jobs.store import Artifact, Ledger, Store, artifact_in
-from jobs.store.artifacts import short, views_of
+from closelook.evaluation.benchmark.demo import model_dir
+from closelook.evaluation.schema import VIEW
+from closelook.jobs.config import RunConfig
+from closelook.jobs.geometries import geometry_of
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.models import reading_of, resolve
+from closelook.jobs.plan.node import Run
+from closelook.jobs.products.table import nodes
+from closelook.jobs.stages.prepare import prepare
+from closelook.jobs.stages.run import run
+from closelook.jobs.store import Artifact, Ledger, Store, artifact_in
+from closelook.jobs.store.artifacts import short, views_of
 from tests import parity
 from tests.jobs.inline import without_ray
 

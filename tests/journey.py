@@ -18,7 +18,7 @@ from tests.traced.sitecustomize import FORWARD
 
 ROOT = Path(__file__).parents[1]
 HOOK = Path(__file__).with_name("traced")
-PACKAGES = ("jobs", "lrp_core", "alti", "evaluation", "closelook")
+PACKAGES = ("closelook",)
 
 
 def journey(arguments: Sequence[str], root: Path, packages: Sequence[str], folder: Path) -> dict[str, set[str]]:
@@ -27,7 +27,7 @@ def journey(arguments: Sequence[str], root: Path, packages: Sequence[str], folde
     Gives by file where its functions run: in the "driver", in a "worker". `folder` takes the records of all processes.
     Raises RuntimeError where the command ends without such a call.
     """
-    paths = os.pathsep.join([str(HOOK), str(root), os.environ.get("PYTHONPATH", "")])
+    paths = os.pathsep.join([str(HOOK), str(root / "src"), os.environ.get("PYTHONPATH", "")])
     settings = {"PYTHONPATH": paths, "TRACED_FOLDER": str(folder), "TRACED_PACKAGES": " ".join(packages)}
     command = [sys.executable, *arguments]
     with open(folder / "output.txt", "w+b") as output:
@@ -75,7 +75,7 @@ def _records(folder: Path) -> Mapping[int, dict[str, float]]:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as run:
-        arguments = ("-m", "jobs", "run", "--config", "smoke", "--root", run)
+        arguments = ("-m", "closelook", "run", "--config", "smoke", "--root", run)
         files = journey(arguments, ROOT, PACKAGES, Path(folder))
     counts = Counter(side for sides in files.values() for side in sides)
     print(

@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from evaluation.scoring.intervals import Resampling
-from evaluation.scoring.statistics import Comparison, compare
-from lrp_core import METHODS, Batch, ModelView, load_model
-from lrp_core.readers.attention import around_attention
+from closelook.evaluation.scoring.intervals import Resampling
+from closelook.evaluation.scoring.statistics import Comparison, compare
+from closelook.lrp_core import METHODS, Batch, ModelView, load_model
+from closelook.lrp_core.readers.attention import around_attention
 from tests.external import SHARED
 
 MODEL = SHARED / "models" / "g2p-bart"

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from jobs.config import RunConfig
-from jobs.plan.node import Plan, Run
-from jobs.products.record import Product
-from jobs.products.relevance import FINER, RELEVANCE
-from jobs.runner import driver
-from jobs.runner.driver import ModelWork
-from jobs.stages.compute import compute, compute_plan
-from jobs.stages.record import StageSummary
-from jobs.store import Ledger, Store
+from closelook.jobs.config import RunConfig
+from closelook.jobs.plan.node import Plan, Run
+from closelook.jobs.products.record import Product
+from closelook.jobs.products.relevance import FINER, RELEVANCE
+from closelook.jobs.runner import driver
+from closelook.jobs.runner.driver import ModelWork
+from closelook.jobs.stages.compute import compute, compute_plan
+from closelook.jobs.stages.record import StageSummary
+from closelook.jobs.store import Ledger, Store
 
 select = partial(compute, stage="select")
 attribute = partial(compute, stage="attribute")

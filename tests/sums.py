@@ -8,10 +8,10 @@ from contextlib import nullcontext
 from statistics import median
 
 import closelook
-from jobs.commands.listings.sums import FILE
-from jobs.notebook.explanation import Explanation
-from lrp_core.records.registry import OURS
-from lrp_core.verification.rules import without_biases
+from closelook.jobs.commands.listings.sums import FILE
+from closelook.jobs.notebook.explanation import Explanation
+from closelook.lrp_core.records.registry import OURS
+from closelook.lrp_core.verification.rules import without_biases
 
 MODELS = ("demo/gpt2", "demo/bert")  # the first that a method can explain
 TEXTS = {

@@ -5,17 +5,17 @@ import json
 import numpy as np
 import pyarrow as pa
 
-from evaluation.schema import GENERIC, VIEW
-from jobs.config import RunConfig
-from jobs.config.kept import keeping
-from jobs.plan.cells import schema_of
-from jobs.plan.inputs import Inputs, read_inputs
-from jobs.plan.models import ResolvedModel
-from jobs.plan.node import Cell, ModelPlan, Plan
-from jobs.store import Artifact, Ledger, Store
-from jobs.store.artifacts import samples_of, views_of
-from lrp_core.families import FAMILIES
-from lrp_core.records.types import Request
+from closelook.evaluation.schema import GENERIC, VIEW
+from closelook.jobs.config import RunConfig
+from closelook.jobs.config.kept import keeping
+from closelook.jobs.plan.cells import schema_of
+from closelook.jobs.plan.inputs import Inputs, read_inputs
+from closelook.jobs.plan.models import ResolvedModel
+from closelook.jobs.plan.node import Cell, ModelPlan, Plan
+from closelook.jobs.store import Artifact, Ledger, Store
+from closelook.jobs.store.artifacts import samples_of, views_of
+from closelook.lrp_core.families import FAMILIES
+from closelook.lrp_core.records.types import Request
 from tests.stages import score_plan
 
 TOKENIZER = "words-0000"

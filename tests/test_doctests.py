@@ -18,10 +18,10 @@ def modules_with_examples():
         for path in sorted((REPOSITORY / room).rglob("*.py")):
             if ">>> " in path.read_text(encoding="utf-8"):
                 parts = path.relative_to(REPOSITORY).with_suffix("").parts
-                yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+                yield ".".join(("closelook", *(parts[:-1] if parts[-1] == "__init__" else parts)))
 
 
-OF_A_RUN = "jobs.results"  # its examples read a run
+OF_A_RUN = "closelook.jobs.results"  # its examples read a run
 MODULES = tuple(name for name in modules_with_examples() if name != OF_A_RUN)
 
 
@@ -44,4 +44,4 @@ def test_examples_that_read_a_run_give_what_they_print(tmp_path, monkeypatch):
 
 
 def test_every_part_of_evaluation_that_computes_numbers_has_examples():
-    assert {name.split(".")[1] for name in MODULES if name.startswith("evaluation.")} >= {"scoring", "report"}
+    assert {name.split(".")[2] for name in MODULES if name.startswith("closelook.evaluation.")} >= {"scoring", "report"}

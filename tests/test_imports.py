@@ -13,15 +13,20 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[1]
-PRODUCT = ("lrp_core", "alti", "evaluation", "jobs", "benchmarks", "tools")
+OUTSIDE = ("benchmarks", "tools")  # of the package closelook
+PRODUCT = ("lrp_core", "alti", "evaluation", "jobs", *OUTSIDE)
 
 #: Groups of modules that reach each other by imports, and the reason why they stay.
 MODULES: dict[frozenset[str], str] = {}
 
 #: Groups of rooms that reach each other by imports, and the reason why they stay.
 ROOMS: dict[frozenset[str], str] = {
-    frozenset(("evaluation.benchmark", "evaluation.tasks")): "tasks name their sources; readers ask the tasks",
-    frozenset(("jobs.products", "jobs.runner")): "workers look products up; products close by the runner",
+    frozenset(
+        ("closelook.evaluation.benchmark", "closelook.evaluation.tasks")
+    ): "tasks name their sources; readers ask the tasks",
+    frozenset(
+        ("closelook.jobs.products", "closelook.jobs.runner")
+    ): "workers look products up; products close by the runner",
 }
 
 
@@ -31,7 +36,8 @@ def modules() -> dict[str, Path]:
     for package in PRODUCT:
         for file in (REPOSITORY / package).rglob("*.py"):
             parts = file.relative_to(REPOSITORY).with_suffix("").parts
-            files[".".join(parts).removesuffix(".__init__")] = file
+            inside = () if package in OUTSIDE else ("closelook",)
+            files[".".join((*inside, *parts)).removesuffix(".__init__")] = file
     return files
 
 
@@ -80,11 +86,17 @@ def graph() -> dict[str, set[str]]:
     return {name: imports(name, file.read_text(encoding="utf-8"), files) for name, file in files.items()}
 
 
+def room(module: str, file: Path) -> str:
+    """The folder of a module at the top level, and the folder in that one."""
+    folders = ".".join(file.relative_to(REPOSITORY).parts[:-1][:2])
+    return f"closelook.{folders}" if module.startswith("closelook.") else folders
+
+
 def rooms(graph: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
     """The rooms that each room imports, without itself."""
     files = modules()
-    room_of = {name: ".".join(file.relative_to(REPOSITORY).parts[:-1][:2]) for name, file in files.items()}
-    between: dict[str, set[str]] = {room: set() for room in room_of.values() if "." in room}
+    room_of = {name: room(name, file) for name, file in files.items()}
+    between: dict[str, set[str]] = {room: set() for room in room_of.values() if "." in room.removeprefix("closelook.")}
     for name, others in graph.items():
         if room_of[name] in between:
             between[room_of[name]] |= {room_of[other] for other in others} & between.keys()

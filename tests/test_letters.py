@@ -2,7 +2,7 @@
 
 import pytest
 
-from lrp_core import load_model
+from closelook.lrp_core import load_model
 from tests import letters
 
 NAMES = ["attnlrp", "lrp", "attention_rollout", "random"]

@@ -28,11 +28,11 @@ STATUS = 'sys.argv = ["closelook", "status", "--config", "smoke", "--root", {roo
 LOADED = {
     "import closelook": [],
     "import closelook; dir(closelook); closelook.UserError": [],
-    "import jobs.__main__": [],
-    "import jobs.commands.roots.status": ["pyarrow"],
-    "import jobs.commands.roots.compare": ["pyarrow"],
+    "import closelook.jobs.__main__": [],
+    "import closelook.jobs.commands.roots.status": ["pyarrow"],
+    "import closelook.jobs.commands.roots.compare": ["pyarrow"],
     # transformers reads the configs of models, and brings torch; nothing is computed with either
-    "import sys, jobs.__main__\n{STATUS}\ntry: jobs.__main__.main()\nexcept SystemExit: pass": [
+    "import sys, closelook.jobs.__main__\n{STATUS}\ntry: closelook.jobs.__main__.main()\nexcept SystemExit: pass": [
         "pyarrow",
         "torch",
         "transformers",
@@ -56,9 +56,8 @@ def test_nothing_heavy_is_loaded_but_what_is_computed_with(code, tmp_path):
 
 
 def test_names_that_are_imported_when_first_used_are_all_there():
-    import alti
     import closelook
-    import lrp_core
+    from closelook import alti, lrp_core
 
     for package in (closelook, lrp_core, alti):
         for name in package.__all__:

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from evaluation.benchmark.demo import model_dir
-from jobs.methods import METHODS
-from lrp_core import POOLINGS, Batch, ModelView, Relevance, load_model
+from closelook.evaluation.benchmark.demo import model_dir
+from closelook.jobs.methods import METHODS
+from closelook.lrp_core import POOLINGS, Batch, ModelView, Relevance, load_model
 from tests import parity
 
 STORED = Path(__file__).parent / "data" / "parity.parquet"

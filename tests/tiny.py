@@ -9,9 +9,9 @@ import torch
 from transformers import AutoConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
-from lrp_core import ModelView, random_model
-from lrp_core.opening.model import view_of
-from lrp_core.verification.samples import random_rows
+from closelook.lrp_core import ModelView, random_model
+from closelook.lrp_core.opening.model import view_of
+from closelook.lrp_core.verification.samples import random_rows
 
 _COMMON = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
 _SPECIAL = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from lrp_core.families.base import FamilyVariant
-from lrp_core.families.layout import LabelHead
-from lrp_core.families.torch_encoder import TORCH_ENCODER
+from closelook.lrp_core.families.base import FamilyVariant
+from closelook.lrp_core.families.layout import LabelHead
+from closelook.lrp_core.families.torch_encoder import TORCH_ENCODER
 
 PRE_NORM = replace(
     TORCH_ENCODER,

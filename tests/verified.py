@@ -5,14 +5,14 @@ Verified are tiny random models of every family in every precision, those with l
 
 from collections.abc import Iterator
 
-from evaluation.benchmark.demo import EVERY
-from jobs.commands.verify import Verification, verify
-from jobs.methods import METHODS
-from jobs.verification.registry import SHIPPED, Verified, write
-from lrp_core import ModelView
-from lrp_core.families import FAMILIES
-from lrp_core.opening.loading import DTYPES
-from lrp_core.records.registry import OURS
+from closelook.evaluation.benchmark.demo import EVERY
+from closelook.jobs.commands.verify import Verification, verify
+from closelook.jobs.methods import METHODS
+from closelook.jobs.verification.registry import SHIPPED, Verified, write
+from closelook.lrp_core import ModelView
+from closelook.lrp_core.families import FAMILIES
+from closelook.lrp_core.opening.loading import DTYPES
+from closelook.lrp_core.records.registry import OURS
 from tests.tiny import tiny_classifier, tiny_model
 
 METHODS_OF_OURS = [name for name in METHODS if METHODS.owner(name) == OURS]

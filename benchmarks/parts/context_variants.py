@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jobs.geometries import Geometry
-from lrp_core import METHODS, Batch, ModelView
-from lrp_core.records.types import UserError
+from closelook.jobs.geometries import Geometry
+from closelook.lrp_core import METHODS, Batch, ModelView
+from closelook.lrp_core.records.types import UserError
 
 TIMED_FORWARDS, TIMED_STEPS = 8, 2  # forward passes of a perturbation and steps of a path that are timed
 ATTNLRP, ROLLOUT, PATH = "attnlrp", "grad_attention_rollout", "integrated_gradients"
@@ -50,8 +50,8 @@ def lengths_that_fit(name: str, view: ModelView, lengths: Sequence[int]) -> list
 
 def opened(model_id: str, dtype: str, device: str, kernel: str) -> ModelView:
     """The view of a model, whose `model_id` is written as in a config."""
-    from jobs.config import ModelConfig
-    from jobs.plan.models import open_view, resolve
+    from closelook.jobs.config import ModelConfig
+    from closelook.jobs.plan.models import open_view, resolve
 
     config = ModelConfig.model_validate({"name": "model", "id": model_id, "attn": kernel})
     return open_view(resolve(config), dtype, device)

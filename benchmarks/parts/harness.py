@@ -26,10 +26,10 @@ from typing import Any, NoReturn
 
 import torch
 
-from jobs.bench.record import Results, device_name, field_of, met, seconds_of, summary
-from jobs.geometries import GEOMETRIES
-from lrp_core.device.memory import is_out_of_memory, peak_memory
-from lrp_core.opening.loading import DTYPES
+from closelook.jobs.bench.record import Results, device_name, field_of, met, seconds_of, summary
+from closelook.jobs.geometries import GEOMETRIES
+from closelook.lrp_core.device.memory import is_out_of_memory, peak_memory
+from closelook.lrp_core.opening.loading import DTYPES
 
 MIB, GIB = 2**20, 2**30
 Runs = Mapping[str, Callable[[], object]]  # computations to time, by name
@@ -136,7 +136,7 @@ class Bench(Results):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(result, indent=1) + "\n")
         if self.chosen.root is not None:
-            from jobs.bench.storage import save
+            from closelook.jobs.bench.storage import save
 
             print(f"added to {save(result, self.chosen.root)}")
         return result

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from evaluation.schema import VIEW
-from jobs.config import ModelConfig, RunConfig
-from jobs.plan.models import load_tokenizer, tokenizer_key
-from jobs.store import Ledger, Store, key_of
-from jobs.store.artifacts import views_of
+from closelook.evaluation.schema import VIEW
+from closelook.jobs.config import ModelConfig, RunConfig
+from closelook.jobs.plan.models import load_tokenizer, tokenizer_key
+from closelook.jobs.store import Ledger, Store, key_of
+from closelook.jobs.store.artifacts import views_of
 
 Limits = Mapping[str, int | None]  # samples by task
 Facts = Mapping[str, Any]

@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import Tensor
 
-from jobs.geometries import GEOMETRIES, Geometry
-from lrp_core import Batch, ModelView, random_model
-from lrp_core.verification.samples import random_rows
+from closelook.jobs.geometries import GEOMETRIES, Geometry
+from closelook.lrp_core import Batch, ModelView, random_model
+from closelook.lrp_core.verification.samples import random_rows
 
 #: Deciles of the numbers of tokens of the first 1000 sva samples under GPT-2's tokenizer. Causal models read the words
 #: before the verb, masked models the whole sentence.

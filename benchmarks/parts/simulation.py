@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from jobs.cluster.slots import Needs, Share, Slots, share_of
-from jobs.commands.roots.plan_costs import FLOPS, flops_of
-from jobs.config import ModelConfig, NodesConfig, RunConfig
-from jobs.config.methods import configured
-from jobs.geometries import Geometry, geometry_of
-from jobs.plan.forwards import forwards
+from closelook.jobs.cluster.slots import Needs, Share, Slots, share_of
+from closelook.jobs.commands.roots.plan_costs import FLOPS, flops_of
+from closelook.jobs.config import ModelConfig, NodesConfig, RunConfig
+from closelook.jobs.config.methods import configured
+from closelook.jobs.geometries import Geometry, geometry_of
+from closelook.jobs.plan.forwards import forwards
 
 #: The cost of all passes divided by the cost of the gradients' passes, by kind of model (masked, causal) and task.
 Relative = dict[tuple[str, str], float]

@@ -19,14 +19,14 @@ from functools import cached_property
 import numpy as np
 from scipy.stats import rankdata
 
-from evaluation.ablations.masks import DROPPED
-from evaluation.ablations.methods import BUDGETS
-from evaluation.scoring.chance import chance
-from evaluation.scoring.controls import error_after_scaling
-from evaluation.scoring.faithfulness.areas import ranks_of
-from evaluation.scoring.metrics import METRICS, UNITS, score, shown
-from lrp_core.methods.record import Method
-from lrp_core.records.ablated import Ablated
+from closelook.evaluation.ablations.masks import DROPPED
+from closelook.evaluation.ablations.methods import BUDGETS
+from closelook.evaluation.scoring.chance import chance
+from closelook.evaluation.scoring.controls import error_after_scaling
+from closelook.evaluation.scoring.faithfulness.areas import ranks_of
+from closelook.evaluation.scoring.metrics import METRICS, UNITS, score, shown
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.records.ablated import Ablated
 
 FEWEST = 4  # units; LDS is not defined for fewer
 BUDGET = "budget"  # name of the option that limits to how many masks a method is fitted

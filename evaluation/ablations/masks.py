@@ -65,7 +65,7 @@ def masks_of(sample: str, units: int, seed: int, sizes: Sizes) -> Masks:
         judge = gathered.add(_apart(gathered, sizes.judge, rng))
     shapley, weights = np.zeros(0, int), np.zeros(0)
     if sizes.shapley:
-        from lrp_core.methods.kernel_shap import pairs_of
+        from closelook.lrp_core.methods.kernel_shap import pairs_of
 
         drawn, times = pairs_of(units, sizes.shapley, int(rng.integers(2**31)))
         pairs, weights = drawn.numpy(), times.numpy()

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evaluation.ablations.masks import DROPPED
-from evaluation.scoring.faithfulness.scores import Summary, paired, summarise
-from evaluation.scoring.intervals import Bounds, Clusters, Resampling, cluster_numbers
-from evaluation.scoring.metrics import METRICS, UNITS, shown
-from evaluation.scoring.statistics import Comparison
+from closelook.evaluation.ablations.masks import DROPPED
+from closelook.evaluation.scoring.faithfulness.scores import Summary, paired, summarise
+from closelook.evaluation.scoring.intervals import Bounds, Clusters, Resampling, cluster_numbers
+from closelook.evaluation.scoring.metrics import METRICS, UNITS, shown
+from closelook.evaluation.scoring.statistics import Comparison
 
 Row = Mapping[str, Any]  # of the schema of sources
 

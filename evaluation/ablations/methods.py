@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lrp_core.methods.record import Method
-from lrp_core.records.explained import NO_CHOICE
-from lrp_core.records.option import Option
-from lrp_core.records.registry import Registry
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.records.explained import NO_CHOICE
+from closelook.lrp_core.records.option import Option
+from closelook.lrp_core.records.registry import Registry
 
 BUDGETS = (32, 64, 128)  # numbers of ablations to fit to; a larger budget includes the ablations of a smaller one
 
@@ -15,7 +15,7 @@ METHODS: Registry[Method] = Registry(
         "contextcite",
         version=1,
         label="ContextCite",
-        from_ablations="evaluation.ablations.units:contextcite",
+        from_ablations="closelook.evaluation.ablations.units:contextcite",
         family="perturbation",
         options=(Option("budget", BUDGETS[-1], "ablated prompts that the Lasso is fitted to, at most", low=2),),
         gives=("units",),
@@ -32,7 +32,7 @@ METHODS: Registry[Method] = Registry(
         "leave_one_out",
         version=1,
         label="Leave-one-out",
-        from_ablations="lrp_core.records.ablated:leave_one_out",
+        from_ablations="closelook.lrp_core.records.ablated:leave_one_out",
         family="perturbation",
         gives=("units",),
         explanations=NO_CHOICE,

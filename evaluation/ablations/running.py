@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from evaluation.benchmark.answers.prompts import Prompt, encoded, written
-from lrp_core import ModelView
-from lrp_core.interventions.ablations import REMOVE, AnswerNumbers, answers_after, answers_without
-from lrp_core.records.types import UnusableRows
+from closelook.evaluation.benchmark.answers.prompts import Prompt, encoded, written
+from closelook.lrp_core import ModelView
+from closelook.lrp_core.interventions.ablations import REMOVE, AnswerNumbers, answers_after, answers_without
+from closelook.lrp_core.records.types import UnusableRows
 
 
 def answers_of_masks(

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from lrp_core.records.ablated import Ablated, UnitRelevance
-from lrp_core.records.types import UserError
+from closelook.lrp_core.records.ablated import Ablated, UnitRelevance
+from closelook.lrp_core.records.types import UserError
 
 ALPHA, TOLERANCE, _ITERATIONS = 0.01, 1e-10, 1_000_000  # of ContextCite's Lasso
 

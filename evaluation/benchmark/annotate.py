@@ -16,10 +16,19 @@ import datasets
 import spacy
 from transformers import AutoConfig
 
-from evaluation.benchmark.samples import Filled, Malformed, Row, meta_of, reject, with_evidence
-from evaluation.benchmark.syntax import binder, noun, of_determiner, of_head, of_reflexive, of_verb, subject, token_at
-from evaluation.tasks.record import Finds
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.samples import Filled, Malformed, Row, meta_of, reject, with_evidence
+from closelook.evaluation.benchmark.syntax import (
+    binder,
+    noun,
+    of_determiner,
+    of_head,
+    of_reflexive,
+    of_verb,
+    subject,
+    token_at,
+)
+from closelook.evaluation.tasks.record import Finds
+from closelook.lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc, Token

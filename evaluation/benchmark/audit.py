@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich.text import Text
 
-from evaluation.benchmark.samples import Filled, Row, meta_of
-from evaluation.tasks import SOURCES, Task
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.samples import Filled, Row, meta_of
+from closelook.evaluation.tasks import SOURCES, Task
+from closelook.lrp_core.records.types import UserError
 
 Audit = Mapping[str, Mapping[str, Mapping[str, Any]]]  # figures by task and tokenizer
 GENERIC_COLUMNS = ["sample_id", "meta"]
@@ -257,7 +257,10 @@ def card(records: Mapping[str, Mapping[str, Any]], audit: Audit, tasks: Mapping[
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("evaluation", "benchmark"), undefined=StrictUndefined, trim_blocks=True, autoescape=False
+        loader=PackageLoader("closelook.evaluation", "benchmark"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        autoescape=False,
     )
     listed = [tasks[name] for name in records]
     lines = "\n".join(table(audit))

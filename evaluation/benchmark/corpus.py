@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from evaluation.benchmark.reading import Origin, pinned, records
-from evaluation.benchmark.samples import Malformed
-from evaluation.benchmark.sources.base import AnySource, Generated, Source
-from evaluation.benchmark.sources.files import fetch
-from evaluation.benchmark.sources.remote import scheme_of
-from evaluation.tasks import SOURCES
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.reading import Origin, pinned, records
+from closelook.evaluation.benchmark.samples import Malformed
+from closelook.evaluation.benchmark.sources.base import AnySource, Generated, Source
+from closelook.evaluation.benchmark.sources.files import fetch
+from closelook.evaluation.benchmark.sources.remote import scheme_of
+from closelook.evaluation.tasks import SOURCES
+from closelook.lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from evaluation.benchmark.samples import Malformed
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.samples import Malformed
+from closelook.lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from evaluation.benchmark.samples import Malformed, Row, rejecting, sample, view_row
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.samples import Malformed, Row, rejecting, sample, view_row
+from closelook.lrp_core.records.types import UserError
 
 SETTINGS = "preprocessor_config.json"  # the file of a checkpoint that says how images are prepared
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # other formats are refused before they are decoded

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from evaluation.benchmark.samples import Row, hash_of, is_reject, meta_of, with_meta
-from evaluation.benchmark.sources.base import AnySource, Generated, Source, draw, repeated
-from evaluation.benchmark.sources.files import Record, checksum, fetch
-from evaluation.benchmark.sources.own import REPEATED, Wanted, distinct_rows, renamed
-from evaluation.tasks import SOURCES
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.samples import Row, hash_of, is_reject, meta_of, with_meta
+from closelook.evaluation.benchmark.sources.base import AnySource, Generated, Source, draw, repeated
+from closelook.evaluation.benchmark.sources.files import Record, checksum, fetch
+from closelook.evaluation.benchmark.sources.own import REPEATED, Wanted, distinct_rows, renamed
+from closelook.evaluation.tasks import SOURCES
+from closelook.lrp_core.records.types import UserError
 
 if TYPE_CHECKING:  # takes a second to import, and only the hub needs it
     import datasets

@@ -11,9 +11,9 @@ from itertools import groupby
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from evaluation.benchmark.encoding import Encoding, encode
-from evaluation.benchmark.samples import Beginning, Malformed, Row, rejecting, view_row
-from lrp_core.records.kinds import Kind
+from closelook.evaluation.benchmark.encoding import Encoding, encode
+from closelook.evaluation.benchmark.samples import Beginning, Malformed, Row, rejecting, view_row
+from closelook.lrp_core.records.kinds import Kind
 
 TOO_LONG = "too long"  # why a text is rejected that does not fit the model
 

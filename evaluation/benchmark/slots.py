@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from evaluation.benchmark.encoding import Encoding, encode, has_spaces
-from evaluation.benchmark.samples import Filled, Malformed, Prompt, Row, Words
+from closelook.evaluation.benchmark.encoding import Encoding, encode, has_spaces
+from closelook.evaluation.benchmark.samples import Filled, Malformed, Prompt, Row, Words
 
 NOT_ONE_TOKEN = "target or foil is not one token"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from evaluation.benchmark.samples import Malformed
+from closelook.evaluation.benchmark.samples import Malformed
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc, Token

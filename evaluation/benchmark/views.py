@@ -18,9 +18,9 @@ from functools import cached_property
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from evaluation.benchmark.answers.reading import read_answers
-from evaluation.benchmark.encoding import Encoding, encode, has_spaces, opening_of
-from evaluation.benchmark.samples import (
+from closelook.evaluation.benchmark.answers.reading import read_answers
+from closelook.evaluation.benchmark.encoding import Encoding, encode, has_spaces, opening_of
+from closelook.evaluation.benchmark.samples import (
     Beginning,
     Filled,
     Malformed,
@@ -32,10 +32,10 @@ from evaluation.benchmark.samples import (
     rejecting,
     view_row,
 )
-from evaluation.benchmark.slotless import TOO_LONG, begin, read_whole
-from evaluation.benchmark.slots import Prediction, answering, continuing, filling
-from lrp_core.records.kinds import Kind
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.slotless import TOO_LONG, begin, read_whole
+from closelook.evaluation.benchmark.slots import Prediction, answering, continuing, filling
+from closelook.lrp_core.records.kinds import Kind
+from closelook.lrp_core.records.types import UserError
 
 VERSION = 5  # raised when other tokens come out of the same samples: views of older versions are made again
 

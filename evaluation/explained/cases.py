@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import scipy
 
-from evaluation.explained.rows import TEXT, Name
-from evaluation.scoring.agreement import agreement_of
+from closelook.evaluation.explained.rows import TEXT, Name
+from closelook.evaluation.scoring.agreement import agreement_of
 
 FEWEST_WORDS = 3  # words; texts with fewer are left out, since two words have only two orders
 LEVEL = 0.95

@@ -9,12 +9,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from evaluation.explained.cases import FEWEST, Case, Disagreement, Importance, Importances
-from evaluation.explained.rows import DECODER, SECOND, TEXT
-from evaluation.report.heatmaps.markup import strip
-from evaluation.report.heatmaps.tokens import in_digits, least, scale
-from evaluation.report.page import Provenance, page_alone
-from evaluation.report.table import Cell, Column, Row, Table
+from closelook.evaluation.explained.cases import FEWEST, Case, Disagreement, Importance, Importances
+from closelook.evaluation.explained.rows import DECODER, SECOND, TEXT
+from closelook.evaluation.report.heatmaps.markup import strip
+from closelook.evaluation.report.heatmaps.tokens import in_digits, least, scale
+from closelook.evaluation.report.page import Provenance, page_alone
+from closelook.evaluation.report.table import Cell, Column, Row, Table
 
 DECISIONS = 12  # most decisions on the overview, those of most texts
 WORDS = 10  # most words of a decision and method at either end of their order

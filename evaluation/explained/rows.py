@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from evaluation.benchmark.encoding import Encoding, Word, encode, words
-from evaluation.benchmark.samples import Filled
-from evaluation.schema import TOKENS, WORDS
+from closelook.evaluation.benchmark.encoding import Encoding, Word, encode, words
+from closelook.evaluation.benchmark.samples import Filled
+from closelook.evaluation.schema import TOKENS, WORDS
 
 TEXT, SECOND, DECODER = "text", "second", "decoder"  # the sides that a model reads
 

@@ -22,10 +22,10 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from evaluation.report.heatmaps.tokens import colour
-from evaluation.report.page import Figure
-from evaluation.report.results import Methods, ordered
-from evaluation.report.spreadsheet import csv_text
+from closelook.evaluation.report.heatmaps.tokens import colour
+from closelook.evaluation.report.page import Figure
+from closelook.evaluation.report.results import Methods, ordered
+from closelook.evaluation.report.spreadsheet import csv_text
 
 #: Okabe and Ito's colours, for methods whose records name no colour.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a6a00", "#000000")

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from markupsafe import Markup
 
-from evaluation.report.heatmaps.tokens import short
-from evaluation.report.leaves import LEAF_BYTES, Entry, Leaves, escaped_json
+from closelook.evaluation.report.heatmaps.tokens import short
+from closelook.evaluation.report.leaves import LEAF_BYTES, Entry, Leaves, escaped_json
 
 SNIPPET = 140  # characters of a text in a list
 #: The fields of a line of the list of samples, which is a sample under a model; `disagreement` is in percent.

@@ -21,18 +21,27 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from evaluation.report.explorers import Explorer, NeuronExplorer, SourcesExplorer
-from evaluation.report.heatmaps import tokens as heatmap
-from evaluation.report.heatmaps.overlay import css_ramp
-from evaluation.report.leaves import Entry, Leaves, script_hash
-from evaluation.report.overview.glossary import TERMS
-from evaluation.report.overview.leaderboard import boards, glossary, leaderboard, left_out, weak_points
-from evaluation.report.overview.standings import OtherNumbers
-from evaluation.report.render import NO_ROWS, comma_separated, decimals, latex, markdown, number, reason, spans
-from evaluation.report.results import Results
-from evaluation.report.table import SMALLEST_ROW, Column, Table
-from evaluation.scoring.metrics import METRICS, OVERVIEW, lead
-from evaluation.scoring.statistics import stars
+from closelook.evaluation.report.explorers import Explorer, NeuronExplorer, SourcesExplorer
+from closelook.evaluation.report.heatmaps import tokens as heatmap
+from closelook.evaluation.report.heatmaps.overlay import css_ramp
+from closelook.evaluation.report.leaves import Entry, Leaves, script_hash
+from closelook.evaluation.report.overview.glossary import TERMS
+from closelook.evaluation.report.overview.leaderboard import boards, glossary, leaderboard, left_out, weak_points
+from closelook.evaluation.report.overview.standings import OtherNumbers
+from closelook.evaluation.report.render import (
+    NO_ROWS,
+    comma_separated,
+    decimals,
+    latex,
+    markdown,
+    number,
+    reason,
+    spans,
+)
+from closelook.evaluation.report.results import Results
+from closelook.evaluation.report.table import SMALLEST_ROW, Column, Table
+from closelook.evaluation.scoring.metrics import METRICS, OVERVIEW, lead
+from closelook.evaluation.scoring.statistics import stars
 
 TEMPLATES = Path(__file__).with_name("templates")
 PAGES = {

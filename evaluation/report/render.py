@@ -9,9 +9,9 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from evaluation.report.spreadsheet import csv_text
-from evaluation.report.table import DONE, UNDEFINED, Cell, Column, Table
-from evaluation.scoring.statistics import stars
+from closelook.evaluation.report.spreadsheet import csv_text
+from closelook.evaluation.report.table import DONE, UNDEFINED, Cell, Column, Table
+from closelook.evaluation.scoring.statistics import stars
 
 NO_ROWS = "Nothing to show: this root holds no numbers for this table."
 NOTHING = "–"

@@ -12,15 +12,15 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.report.table import UNDEFINED
-from evaluation.scoring.chance import ChanceLevel
-from evaluation.scoring.head_orders import ACTIVATION, RANDOM
-from evaluation.scoring.intervals import ClusterNumbers, Clusters, cluster_numbers
-from evaluation.scoring.metrics import applicable, lead
-from evaluation.scoring.samples import noise_of
-from evaluation.scoring.statistics import Comparison
-from evaluation.tasks import Task
-from lrp_core.methods.record import LAST, Method
+from closelook.evaluation.report.table import UNDEFINED
+from closelook.evaluation.scoring.chance import ChanceLevel
+from closelook.evaluation.scoring.head_orders import ACTIVATION, RANDOM
+from closelook.evaluation.scoring.intervals import ClusterNumbers, Clusters, cluster_numbers
+from closelook.evaluation.scoring.metrics import applicable, lead
+from closelook.evaluation.scoring.samples import noise_of
+from closelook.evaluation.scoring.statistics import Comparison
+from closelook.evaluation.tasks import Task
+from closelook.lrp_core.methods.record import LAST, Method
 
 #: Records of methods by name. Passes, and orders such as "random", are shown beside methods without a record.
 Methods = Mapping[str, Method]

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import NamedTuple, ParamSpec
 
-from evaluation.scoring.controls import ControlRow
-from evaluation.scoring.faithfulness.areas import Agreement
-from evaluation.scoring.faithfulness.scores import Summary
-from evaluation.scoring.intervals import ROUNDING
-from evaluation.scoring.samples import NEAR_NOISE, NOISE, TELLING
-from evaluation.scoring.samples import ROUNDING as SMALLEST
-from evaluation.scoring.statistics import Comparison
+from closelook.evaluation.scoring.controls import ControlRow
+from closelook.evaluation.scoring.faithfulness.areas import Agreement
+from closelook.evaluation.scoring.faithfulness.scores import Summary
+from closelook.evaluation.scoring.intervals import ROUNDING
+from closelook.evaluation.scoring.samples import NEAR_NOISE, NOISE, TELLING
+from closelook.evaluation.scoring.samples import ROUNDING as SMALLEST
+from closelook.evaluation.scoring.statistics import Comparison
 
 Given = ParamSpec("Given")
 

@@ -5,7 +5,7 @@ A schema carries its name and version in its metadata. Writers pass it, readers 
 files of scores, whose paths have none, hold them as columns.
 """
 
-from evaluation.schema.relevance import (
+from closelook.evaluation.schema.relevance import (
     ACTIVATIONS,
     CONTEXTS,
     CONTEXTS_PART,
@@ -20,7 +20,7 @@ from evaluation.schema.relevance import (
     RELEVANCE_DOUBLE,
     WRITINGS,
 )
-from evaluation.schema.samples import (
+from closelook.evaluation.schema.samples import (
     ABLATIONS,
     ANSWER_VIEW,
     ANSWERS_VERSION,
@@ -31,7 +31,7 @@ from evaluation.schema.samples import (
     VIEW,
     WORDS,
 )
-from evaluation.schema.scores import (
+from closelook.evaluation.schema.scores import (
     BENCH,
     CURVES,
     KNOCKOUTS,
@@ -48,7 +48,7 @@ from evaluation.schema.scores import (
     layer_scores_samples_schema,
     scores_samples_schema,
 )
-from evaluation.schema.versioned import SchemaMismatch, check, is_named, titled
+from closelook.evaluation.schema.versioned import SchemaMismatch, check, is_named, titled
 
 __all__ = [
     "ABLATIONS",

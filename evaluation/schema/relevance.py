@@ -1,6 +1,6 @@
 """Schemas of relevance: of a sample's tokens, of attention heads, layers, labels and neurons, and of activations."""
 
-from evaluation.schema.versioned import Long, Single, in_double, versioned
+from closelook.evaluation.schema.versioned import Long, Single, in_double, versioned
 
 
 class Relevance:

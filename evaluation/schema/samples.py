@@ -1,6 +1,6 @@
 """Schemas of samples, of their views by tokenizer, of rows that were left out, of ablated answers, and of tidy rows."""
 
-from evaluation.schema.versioned import Long, versioned
+from closelook.evaluation.schema.versioned import Long, versioned
 
 
 class Generic:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from evaluation.schema.versioned import Long, Single, versioned
+from closelook.evaluation.schema.versioned import Long, Single, versioned
 
 
 class Variant:

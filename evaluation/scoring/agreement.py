@@ -12,7 +12,7 @@ import numpy as np
 from scipy.cluster.hierarchy import average, dendrogram
 from scipy.spatial.distance import squareform
 
-from evaluation.scoring.faithfulness.areas import ranks_of
+from closelook.evaluation.scoring.faithfulness.areas import ranks_of
 
 
 @dataclass(frozen=True)

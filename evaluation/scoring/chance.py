@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import scipy  # its parts are imported when they are first used: scipy.stats takes a while
 
-from evaluation.scoring.metrics import Metric, mean_overlap, score
-from evaluation.scoring.samples import Masks
+from closelook.evaluation.scoring.metrics import Metric, mean_overlap, score
+from closelook.evaluation.scoring.samples import Masks
 
 DRAWS = 400  # of random relevance, for metrics without a closed form
 
@@ -89,7 +89,7 @@ def chance(metric: Metric, tokens: np.ndarray, evidence: np.ndarray, seed: int =
 
     Each sample has at least one evidence token. `seed` draws relevance for metrics without a closed form.
 
-    >>> from evaluation.scoring.metrics import METRICS
+    >>> from closelook.evaluation.scoring.metrics import METRICS
     >>> chance(METRICS["pg"], np.array([4, 5]), np.array([1, 1]))
     array([0.25, 0.2 ])
     """

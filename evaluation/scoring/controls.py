@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evaluation.scoring.faithfulness.areas import rank_correlation
-from evaluation.scoring.faithfulness.scores import summarise
-from evaluation.scoring.intervals import FEWEST, Resampling
+from closelook.evaluation.scoring.faithfulness.areas import rank_correlation
+from closelook.evaluation.scoring.faithfulness.scores import summarise
+from closelook.evaluation.scoring.intervals import FEWEST, Resampling
 
 BAR = 0.2  # a method whose interval lies above it fails the randomisation of all weights
 _CHANCE_Z = 3.2905  # two-sided normal quantile of 99.9 %, which is strict because many cells of random are tested

@@ -8,7 +8,7 @@ from hashlib import sha256
 
 import numpy as np
 
-from lrp_core.records.types import UserError
+from closelook.lrp_core.records.types import UserError
 
 RANKED_ORDERS = ("least_first", "most_first")
 RANDOM = "random"  # both the order and the method of a random curve

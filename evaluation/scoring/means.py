@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.schema import LAYER_SCORES, LAYERS, layer_scores_samples_schema
-from evaluation.scoring.metrics import METRICS, Metric
-from evaluation.scoring.samples import VARIANT, Masks, peaks, predicted_right, score_relevance
+from closelook.evaluation.schema import LAYER_SCORES, LAYERS, layer_scores_samples_schema
+from closelook.evaluation.scoring.metrics import METRICS, Metric
+from closelook.evaluation.scoring.samples import VARIANT, Masks, peaks, predicted_right, score_relevance
 
 _HELD = 256  # tables of sums that are kept before they are added up
 _EXPLAINED = ["explanation", "embedding"]

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import scipy  # its parts are imported when they are first used: scipy.stats takes a while
 
-from evaluation.scoring.blocks import Block, Largest, blocks, row_count
-from evaluation.tasks import Task
-from lrp_core.records.registry import Registry
-from lrp_core.records.types import UserError, nearest
+from closelook.evaluation.scoring.blocks import Block, Largest, blocks, row_count
+from closelook.evaluation.tasks import Task
+from closelook.lrp_core.records.registry import Registry
+from closelook.lrp_core.records.types import UserError, nearest
 
 VERSION = 2  # raised when the numbers of all metrics change: scores of another version are computed again
 

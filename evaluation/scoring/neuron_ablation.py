@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from evaluation.scoring.head_orders import RANDOM
-from lrp_core.interventions.neurons import neurons_set
-from lrp_core.methods.baselines import seeds_of
-from lrp_core.neurons.activations import peaks_of
-from lrp_core.readers.predictions import with_predictions
-from lrp_core.readers.readout import explained_numbers
-from lrp_core.records.types import Batch
-from lrp_core.records.variants import pieces, tiled
-from lrp_core.views.guard import undisturbed
-from lrp_core.views.view import ModelView
+from closelook.evaluation.scoring.head_orders import RANDOM
+from closelook.lrp_core.interventions.neurons import neurons_set
+from closelook.lrp_core.methods.baselines import seeds_of
+from closelook.lrp_core.neurons.activations import peaks_of
+from closelook.lrp_core.readers.predictions import with_predictions
+from closelook.lrp_core.readers.readout import explained_numbers
+from closelook.lrp_core.records.types import Batch
+from closelook.lrp_core.records.variants import pieces, tiled
+from closelook.lrp_core.views.guard import undisturbed
+from closelook.lrp_core.views.view import ModelView
 
 Neurons = Sequence[tuple[int, int]]  # (layer, neuron), in the order of their ablation
 

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.scoring.head_orders import RemovalOrder, removed_at_points
-from lrp_core.device.transfer import to_host
-from lrp_core.interventions.heads import HeadsLeft, branches, heads_removed
-from lrp_core.readers.readout import label_logits
-from lrp_core.records.types import Batch
-from lrp_core.views.guard import undisturbed
-from lrp_core.views.view import ModelView
+from closelook.evaluation.scoring.head_orders import RemovalOrder, removed_at_points
+from closelook.lrp_core.device.transfer import to_host
+from closelook.lrp_core.interventions.heads import HeadsLeft, branches, heads_removed
+from closelook.lrp_core.readers.readout import label_logits
+from closelook.lrp_core.records.types import Batch
+from closelook.lrp_core.views.guard import undisturbed
+from closelook.lrp_core.views.view import ModelView
 
 
 class Sweep:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from evaluation.scoring.intervals import (
+from closelook.evaluation.scoring.intervals import (
     FEWEST_CLUSTERS,
     LEVEL,
     Resampling,

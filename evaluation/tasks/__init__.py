@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from evaluation.benchmark.sources.base import AnySource
-from evaluation.benchmark.sources.own import SAMPLES
-from evaluation.tasks import demo, published
-from evaluation.tasks.record import Task
-from lrp_core.records.registry import OURS, Registry
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.sources.base import AnySource
+from closelook.evaluation.benchmark.sources.own import SAMPLES
+from closelook.evaluation.tasks import demo, published
+from closelook.evaluation.tasks.record import Task
+from closelook.lrp_core.records.registry import OURS, Registry
+from closelook.lrp_core.records.types import UserError
 
 __all__ = ["SOURCES", "TASKS", "Task", "register", "task_of"]
 

@@ -1,9 +1,9 @@
 """Tasks of the generated data alone: opinions with the words that decide them, pairs of sentences, and images."""
 
-from evaluation.benchmark.demo.grammar import DEMO
-from evaluation.benchmark.demo.labelled import BALANCE, LABELS, VERDICTS
-from evaluation.benchmark.demo.lexicon import SHAPES as SHAPE_LABELS
-from evaluation.tasks.record import Task
+from closelook.evaluation.benchmark.demo.grammar import DEMO
+from closelook.evaluation.benchmark.demo.labelled import BALANCE, LABELS, VERDICTS
+from closelook.evaluation.benchmark.demo.lexicon import SHAPES as SHAPE_LABELS
+from closelook.evaluation.tasks.record import Task
 
 TASKS = (
     Task(

@@ -5,14 +5,14 @@ They are those of Close Look 4.1, AttnLRP 4.1 (its prompt of question answering:
 
 from functools import partial
 
-from evaluation.benchmark.demo.grammar import DEMO
-from evaluation.benchmark.samples import Beginning
-from evaluation.benchmark.sources import agreement, judged
-from evaluation.benchmark.sources.generations import GENERATIONS
-from evaluation.benchmark.sources.pictures import IMAGE_FOLDER, MNIST
-from evaluation.benchmark.sources.squad import SQUAD, SQUAD_PASSAGES
-from evaluation.benchmark.sources.text import TEXT, WIKIPEDIA, WIKITEXT
-from evaluation.tasks.record import NO_EVIDENCE, Task
+from closelook.evaluation.benchmark.demo.grammar import DEMO
+from closelook.evaluation.benchmark.samples import Beginning
+from closelook.evaluation.benchmark.sources import agreement, judged
+from closelook.evaluation.benchmark.sources.generations import GENERATIONS
+from closelook.evaluation.benchmark.sources.pictures import IMAGE_FOLDER, MNIST
+from closelook.evaluation.benchmark.sources.squad import SQUAD, SQUAD_PASSAGES
+from closelook.evaluation.benchmark.sources.text import TEXT, WIKIPEDIA, WIKITEXT
+from closelook.evaluation.tasks.record import NO_EVIDENCE, Task
 
 _judged = partial(Task, output="label", evidence=None, evidence_about=NO_EVIDENCE)
 

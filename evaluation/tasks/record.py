@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from evaluation.benchmark.samples import Beginning, Words
-from evaluation.benchmark.sources.base import AnySource, Source
+from closelook.evaluation.benchmark.samples import Beginning, Words
+from closelook.evaluation.benchmark.sources.base import AnySource, Source
 
 #: The kind of word that an annotator looks for; "sample": the kind that `meta.evidence` of each sample names.
 Finds = Literal["subject", "antecedent", "noun", "sample"]

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import torch
 
-from jobs.versions import versions
+from closelook.jobs.versions import versions
 
 
 @dataclass

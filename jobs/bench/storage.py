@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from evaluation.schema import BENCH
-from jobs.store import Store, Written
+from closelook.evaluation.schema import BENCH
+from closelook.jobs.store import Store, Written
 
 SHIPPED = Path(__file__).with_name("results")  # results of machines that few have
 RATIO = "ratio"  # the part and the unit of rows with a target

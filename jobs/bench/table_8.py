@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jobs.bench.record import Results, paired_ratio, seconds_of, summary
-from lrp_core import Batch, ModelView
-from lrp_core.methods import EPSILON
-from lrp_core.methods.explicit import relevance_flow
-from lrp_core.methods.gradients import READINGS, attribution
-from lrp_core.records.explained import CONTRASTIVE
-from lrp_core.rules.scope import rules_on
+from closelook.jobs.bench.record import Results, paired_ratio, seconds_of, summary
+from closelook.lrp_core import Batch, ModelView
+from closelook.lrp_core.methods import EPSILON
+from closelook.lrp_core.methods.explicit import relevance_flow
+from closelook.lrp_core.methods.gradients import READINGS, attribution
+from closelook.lrp_core.records.explained import CONTRASTIVE
+from closelook.lrp_core.rules.scope import rules_on
 
 _NOTHING: AbstractContextManager = nullcontext()
 METHODS = ("gradient_x_input", "lrp", "attnlrp", "attnlrp_explicit")

@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from jobs.plan.checkpoints import ModelUnavailable
-from jobs.store import Store
+from closelook.jobs.plan.checkpoints import ModelUnavailable
+from closelook.jobs.store import Store
 
 EXIT_CODE = 75  # EX_TEMPFAIL: Ray starts the worker again
 _BEGUN: set[Attempts] = set()  # the attempts that this process has begun and not ended
@@ -113,7 +113,7 @@ class Attempts:
 
         The note stays after the error of a lost device: the process is about to end, and what was running is to blame.
         """
-        from lrp_core.device.memory import is_device_lost
+        from closelook.lrp_core.device.memory import is_device_lost
 
         try:
             yield
@@ -201,7 +201,7 @@ def end_with_device(error: BaseException, attempts: Attempts | None = None) -> N
 
     The notes of `attempts` let the next process find the row that is to blame.
     """
-    from lrp_core.device.memory import is_device_lost
+    from closelook.lrp_core.device.memory import is_device_lost
 
     if is_device_lost(error):
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -20,9 +20,9 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from jobs.cluster.pools import PATIENCE, Report, Work, connect, let_grow, placement, prepare_dataset, uses_gpu
-from jobs.cluster.slots import Share, Slots, Workers, cluster_slots
-from jobs.config import RunConfig
+from closelook.jobs.cluster.pools import PATIENCE, Report, Work, connect, let_grow, placement, prepare_dataset, uses_gpu
+from closelook.jobs.cluster.slots import Share, Slots, Workers, cluster_slots
+from closelook.jobs.config import RunConfig
 
 IN_HAND = 2  # units that a worker has at once: while it computes or commits one, the next has already arrived
 

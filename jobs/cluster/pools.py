@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from jobs.cluster.slots import Share, Workers
-from jobs.config import ModelConfig, RunConfig
-from lrp_core.records.types import UserError
+from closelook.jobs.cluster.slots import Share, Workers
+from closelook.jobs.config import ModelConfig, RunConfig
+from closelook.lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
     from ray.data import Dataset

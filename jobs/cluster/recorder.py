@@ -20,9 +20,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from jobs.secrets import without_secrets
-from jobs.store import Store
-from jobs.store.spent import KINDS
+from closelook.jobs.secrets import without_secrets
+from closelook.jobs.store import Store
+from closelook.jobs.store.spent import KINDS
 
 LOG_EVERY_S, METRICS_EVERY_S = 120.0, 5.0
 TAGS = ("model", "stage")

@@ -19,11 +19,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from jobs.cluster.attempts import end_with_device, excuse_all, node_id
-from jobs.plan.checkpoints import ModelUnavailable
-from jobs.secrets import without_secrets
-from jobs.store.retry import StillUnavailable, one_line
-from jobs.store.spent import KINDS, unit_timed
+from closelook.jobs.cluster.attempts import end_with_device, excuse_all, node_id
+from closelook.jobs.plan.checkpoints import ModelUnavailable
+from closelook.jobs.secrets import without_secrets
+from closelook.jobs.store.retry import StillUnavailable, one_line
+from closelook.jobs.store.spent import KINDS, unit_timed
 
 FINISH_S = 12.0  # time for units in progress to finish
 EXCUSE_S = 4.0  # time to note in the store that dropped units are not to blame

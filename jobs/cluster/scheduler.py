@@ -14,13 +14,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from jobs.cluster.attempts import forget_loading
-from jobs.cluster.executor import Stream, current_executor
-from jobs.cluster.pools import Work
-from jobs.cluster.recorder import Progress, Recorder
-from jobs.cluster.slots import Share, Slots, Workers, in_words, share_of
-from jobs.config import RunConfig
-from jobs.store import Store
+from closelook.jobs.cluster.attempts import forget_loading
+from closelook.jobs.cluster.executor import Stream, current_executor
+from closelook.jobs.cluster.pools import Work
+from closelook.jobs.cluster.recorder import Progress, Recorder
+from closelook.jobs.cluster.slots import Share, Slots, Workers, in_words, share_of
+from closelook.jobs.config import RunConfig
+from closelook.jobs.store import Store
 
 LOOK_S = 5.0  # seconds between looks for nodes that came or went
 

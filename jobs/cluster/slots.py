@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from jobs.config import ModelConfig, RunConfig
+from closelook.jobs.config import ModelConfig, RunConfig
 
 #: (label, value) pairs that a node must have, or a better value. If a label occurs twice, both values are needed.
 Needs = Sequence[tuple[str, str]]

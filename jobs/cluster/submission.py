@@ -17,9 +17,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from jobs.cluster.pools import ClusterUnreachable
-from jobs.store import Store, StoreError, lock
-from jobs.store.retry import one_line
+from closelook.jobs.cluster.pools import ClusterUnreachable
+from closelook.jobs.store import Store, StoreError, lock
+from closelook.jobs.store.retry import one_line
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient

@@ -11,18 +11,18 @@ from typing import Any
 
 import yaml
 
-from evaluation.benchmark.samples import Malformed
-from evaluation.benchmark.sources.files import fetch
-from evaluation.benchmark.sources.own import SAMPLES, records, renamed
-from jobs.commands.questions.opened import name_of
-from jobs.commands.terminal import write_file
-from jobs.config import ModelConfig, RunConfig
-from jobs.config.file import parse
-from jobs.methods import applicable, method
-from jobs.plan.models import ResolvedModel, resolve
-from lrp_core.methods.record import Method
-from lrp_core.records.capabilities import Capability
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.samples import Malformed
+from closelook.evaluation.benchmark.sources.files import fetch
+from closelook.evaluation.benchmark.sources.own import SAMPLES, records, renamed
+from closelook.jobs.commands.questions.opened import name_of
+from closelook.jobs.commands.terminal import write_file
+from closelook.jobs.config import ModelConfig, RunConfig
+from closelook.jobs.config.file import parse
+from closelook.jobs.methods import applicable, method
+from closelook.jobs.plan.models import ResolvedModel, resolve
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.records.capabilities import Capability
+from closelook.lrp_core.records.types import UserError
 
 DEMO_TASKS = {"token": "sva", "label": "sentiment", "score": "similarity"}  # a task of the demo by its output
 CHEAP = 3.0  # forward passes per sample; more expensive methods are listed but commented out

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hi
 import typer
 from typer.models import ParameterInfo
 
-from jobs.commands.stopping import Stoppable
-from lrp_core.records.types import UserError
+from closelook.jobs.commands.stopping import Stoppable
+from closelook.lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
-    from jobs.commands.questions.opened import Opened
-    from jobs.commands.questions.question import Question
-    from jobs.config import RunConfig
-    from jobs.store import Store
+    from closelook.jobs.commands.questions.opened import Opened
+    from closelook.jobs.commands.questions.question import Question
+    from closelook.jobs.config import RunConfig
+    from closelook.jobs.store import Store
 
 Json = Annotated[Path | None, typer.Option("--json", help="Also write every number to this JSON file.")]
 _MODEL = typer.Option("--model", "-m", help="demo/gpt2, a hub id or a directory.")
@@ -113,7 +113,7 @@ class RunOptions:
         `is_made`: raise UserError if the root holds no run; None: if only `root` is given. `read_only`: leave out of a
         kept configuration what no installed package defines, and list it in `lacking`.
         """
-        from jobs.config.kept import holds_run, load
+        from closelook.jobs.config.kept import holds_run, load
 
         loaded, store = load(self.config, self.root, self.set or (), read_only)
         if is_made is None:
@@ -155,7 +155,7 @@ class ModelOptions:
 
     def open(self) -> Opened:
         """The model, without its weights yet. Raises as :func:`open_model` does."""
-        from jobs.commands.questions.opened import open_model
+        from closelook.jobs.commands.questions.opened import open_model
 
         self.check()
         assert self.model is not None
@@ -178,7 +178,7 @@ class QuestionOptions:
 
     def question(self, text: str) -> Question:
         """The question about a text. Raises UserError if the options do not go together."""
-        from jobs.commands.questions.question import Question
+        from closelook.jobs.commands.questions.question import Question
 
         return Question(text, **vars(self))
 

@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from jobs.commands import terminal
-from lrp_core.device.progress import watched_by
+from closelook.jobs.commands import terminal
+from closelook.lrp_core.device.progress import watched_by
 
 Tell = Callable[[str, int, int], None]  # called with the name of a unit, how many are done, and how many there are
 _QUIET_S = 1.0  # seconds before a bar is shown

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from jobs.commands.terminal import complain, say
-from lrp_core.records.types import UserError
+from closelook.jobs.commands.terminal import complain, say
+from closelook.lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
-    from jobs.store import Store
+    from closelook.jobs.store import Store
 
 GRACE_S = 12.0  # time for units in progress, of the 20 to 30 s that clusters leave between SIGTERM and SIGKILL
 
@@ -41,7 +41,7 @@ def _terminate(number: int, frame: Any) -> None:
     if _Owned.store is None or _Owned.is_terminated:
         raise _Terminated
     _Owned.is_terminated = True
-    from jobs.store import lock
+    from closelook.jobs.store import lock
 
     lock.ask_to_stop(_Owned.store)
     timer = threading.Timer(GRACE_S, os.kill, (os.getpid(), signal.SIGTERM))
@@ -56,7 +56,7 @@ def stoppable(store: Store) -> Iterator[None]:
     The run must own the root of `store`. At its end raises typer.Exit, with 1 after `closelook stop` or 143 after
     SIGTERM.
     """
-    from jobs.store import lock
+    from closelook.jobs.store import lock
 
     lock.forget_request(store)  # an old request, for a run that was killed
     _Owned.store, _Owned.is_terminated = store, False
@@ -72,7 +72,7 @@ def stoppable(store: Store) -> Iterator[None]:
 
 def stop(store: Store) -> None:
     """Ask the run that owns the root to stop. Raises UserError if no run owns it."""
-    from jobs.store import lock
+    from closelook.jobs.store import lock
 
     owner = lock.owner_of(store)
     if owner is None:

@@ -21,10 +21,10 @@ from typing import Annotated, Any
 
 import typer
 
-from jobs.commands.options import RUNS, RunOptions, WaitingOptions, command
-from jobs.commands.terminal import complain, say
-from jobs.stages.record import STAGES
-from lrp_core.records.types import UserError
+from closelook.jobs.commands.options import RUNS, RunOptions, WaitingOptions, command
+from closelook.jobs.commands.terminal import complain, say
+from closelook.jobs.stages.record import STAGES
+from closelook.lrp_core.records.types import UserError
 
 Stage = Annotated[str, typer.Argument(metavar="COMMAND", help="The command: run, or the name of a stage.")]
 Address = Annotated[
@@ -106,7 +106,7 @@ def submit(
         raise UserError("give the address of the cluster's dashboard, as --address or RAY_ADDRESS: http://HEAD:8265")
     request = Request(stage, run.config, run.root, tuple(run.set or ()), waiting.wait, working_dir, tuple(wheel or ()))
 
-    from jobs.cluster.submission import Cluster, Deadline, OtherCommand
+    from closelook.jobs.cluster.submission import Cluster, Deadline, OtherCommand
 
     until, owned = Deadline(math.inf if deadline is None else time.monotonic() + deadline), request.owned_root()
     with until.heeding(), request.environment() as environment:
@@ -145,8 +145,8 @@ class Request:
 
         Raises UserError if the configuration cannot be read, or names no root.
         """
-        from jobs.config.file import default_config, read
-        from jobs.store import Store
+        from closelook.jobs.config.file import default_config, read
+        from closelook.jobs.store import Store
 
         source = self.config or default_config(self.overrides)
         root = read(source, None, self.overrides).get("root") if self.root is None else self.root
@@ -156,7 +156,7 @@ class Request:
 
     def entrypoint(self, root: str) -> str:
         """The command line of the job, for the run in `root`."""
-        words = ["python", "-m", "jobs", self.command, "--root", root]
+        words = ["python", "-m", "closelook", self.command, "--root", root]
         if self.config is not None:
             words += ["--config", self._config_there()]
         for override in self.overrides:
@@ -191,6 +191,7 @@ class Request:
             made["py_modules"] = [str(wheel.resolve()) for wheel in self.wheels]
         if self.folder is not None:
             made |= {"working_dir": str(self.folder.resolve()), "excludes": list(SECRETS)}
+            made["env_vars"] = {"PYTHONPATH": "src"}  # where a clone has the package
         with tempfile.TemporaryDirectory() as folder:
             if self.folder is None and self.config is not None and os.path.isfile(self.config):
                 shutil.copy(self.config, folder)

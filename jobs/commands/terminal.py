@@ -16,8 +16,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from evaluation.report.spreadsheet import csv_text
-from lrp_core.records.types import UserError
+from closelook.evaluation.report.spreadsheet import csv_text
+from closelook.lrp_core.records.types import UserError
 
 console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 160)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)

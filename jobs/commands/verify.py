@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from jobs.commands.progress import shown
-from jobs.commands.questions.opened import AUTO, Opened, check_unchanged, name_in_memory, open_model
-from jobs.commands.terminal import as_json, say, say_table, write_file
-from jobs.methods import METHODS
-from jobs.methods import method as method_named
-from jobs.plan.models import open_view
-from jobs.versions import versions
-from lrp_core.opening.model import view_of
-from lrp_core.records.types import UserError
-from lrp_core.verification import record
-from lrp_core.verification.record import Finding
-from lrp_core.verification.rounding import DRAWS, MARGIN
-from lrp_core.verification.run import verify_view
-from lrp_core.views.guard import left_as_it_was
-from lrp_core.views.view import ModelView
+from closelook.jobs.commands.progress import shown
+from closelook.jobs.commands.questions.opened import AUTO, Opened, check_unchanged, name_in_memory, open_model
+from closelook.jobs.commands.terminal import as_json, say, say_table, write_file
+from closelook.jobs.methods import METHODS
+from closelook.jobs.methods import method as method_named
+from closelook.jobs.plan.models import open_view
+from closelook.jobs.versions import versions
+from closelook.lrp_core.opening.model import view_of
+from closelook.lrp_core.records.types import UserError
+from closelook.lrp_core.verification import record
+from closelook.lrp_core.verification.record import Finding
+from closelook.lrp_core.verification.rounding import DRAWS, MARGIN
+from closelook.lrp_core.verification.run import verify_view
+from closelook.lrp_core.views.guard import left_as_it_was
+from closelook.lrp_core.views.view import ModelView
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,6 +1,6 @@
 """The configuration of a run: frozen records, read from YAML files and ``--set``."""
 
-from jobs.config.blocks import (
+from closelook.jobs.config.blocks import (
     AblationsConfig,
     BenchConfig,
     ControlsConfig,
@@ -12,12 +12,12 @@ from jobs.config.blocks import (
     SelectConfig,
     TaskConfig,
 )
-from jobs.config.file import ConfigError
-from jobs.config.methods import configured, defined_options, left_open
-from jobs.config.models import MethodConfig, ModelConfig
-from jobs.config.neurons import CorpusConfig
-from jobs.config.run import RunConfig
-from jobs.config.settings import FINER_KEYS
+from closelook.jobs.config.file import ConfigError
+from closelook.jobs.config.methods import configured, defined_options, left_open
+from closelook.jobs.config.models import MethodConfig, ModelConfig
+from closelook.jobs.config.neurons import CorpusConfig
+from closelook.jobs.config.run import RunConfig
+from closelook.jobs.config.settings import FINER_KEYS
 
 __all__ = [
     "FINER_KEYS",

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from lrp_core.records.explained import EXPLAINED
-from lrp_core.records.types import nearest
+from closelook.lrp_core.records.explained import EXPLAINED
+from closelook.lrp_core.records.types import nearest
 
 T = TypeVar("T")
 

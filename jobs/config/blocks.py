@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, PositiveFloat
 
-from evaluation.benchmark.samples import UnitKind, Words
-from evaluation.benchmark.sources.own import SAMPLES, settings_by_columns
-from jobs.config.base import AtLeast0, AtLeast1, Embedding, Explanation, Frozen, Names, PartOfRun, Some
-from jobs.config.models import Candidates, Dtype, Name
-from lrp_core.records.explained import NONE
-from lrp_core.records.kinds import RESAMPLE, Kind
-from lrp_core.records.types import Request
+from closelook.evaluation.benchmark.samples import UnitKind, Words
+from closelook.evaluation.benchmark.sources.own import SAMPLES, settings_by_columns
+from closelook.jobs.config.base import AtLeast0, AtLeast1, Embedding, Explanation, Frozen, Names, PartOfRun, Some
+from closelook.jobs.config.models import Candidates, Dtype, Name
+from closelook.lrp_core.records.explained import NONE
+from closelook.lrp_core.records.kinds import RESAMPLE, Kind
+from closelook.lrp_core.records.types import Request
 
 if TYPE_CHECKING:
-    from evaluation.scoring.faithfulness.flips import Flips
-    from evaluation.tasks.record import Output
+    from closelook.evaluation.scoring.faithfulness.flips import Flips
+    from closelook.evaluation.tasks.record import Output
 
 Way = Literal["zero", "black", "mask", "delete", "resample"]
 AblationWay = Literal["remove", "cut", "zero", "delete"]
@@ -202,7 +202,7 @@ class PerturbConfig(PartOfRun):
         The mask token, and the values that replace pixels, are filled in once the model is open. `seed` decides the
         order of tokens with equal relevance.
         """
-        from evaluation.scoring.faithfulness.flips import AREAS, SHARES, SHARES_OF_TOKENS, Flips
+        from closelook.evaluation.scoring.faithfulness.flips import AREAS, SHARES, SHARES_OF_TOKENS, Flips
 
         pixels = kind.images and self.pixels
         default = AREAS if output == "token" or kind.images else SHARES_OF_TOKENS

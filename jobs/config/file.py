@@ -11,9 +11,9 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from evaluation.benchmark.sources.remote import scheme_of
-from jobs.config.base import section_in
-from lrp_core.records.types import UserError, did_you_mean, nearest
+from closelook.evaluation.benchmark.sources.remote import scheme_of
+from closelook.jobs.config.base import section_in
+from closelook.lrp_core.records.types import UserError, did_you_mean, nearest
 
 CONF_DIR = Path(__file__).parents[1] / "conf"
 #: By type of pydantic's error, what the value should have been, in the words of YAML.

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from jobs.config.base import Frozen
-from jobs.config.file import ConfigError, default_config, describe, parse, read
-from jobs.config.known import type_in
-from jobs.config.models import ModelConfig
-from jobs.config.run import RunConfig
-from jobs.config.settings import PARTS
-from jobs.methods import METHODS
-from jobs.tasks import configured
-from lrp_core.families import FAMILIES
-from lrp_core.records.types import UserError
+from closelook.jobs.config.base import Frozen
+from closelook.jobs.config.file import ConfigError, default_config, describe, parse, read
+from closelook.jobs.config.known import type_in
+from closelook.jobs.config.models import ModelConfig
+from closelook.jobs.config.run import RunConfig
+from closelook.jobs.config.settings import PARTS
+from closelook.jobs.methods import METHODS
+from closelook.jobs.tasks import configured
+from closelook.lrp_core.families import FAMILIES
+from closelook.lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
-    from jobs.store import Store
+    from closelook.jobs.store import Store
 
 Part = TypeVar("Part", bound=Frozen)
 FILE = "config.yaml"
@@ -127,11 +127,11 @@ def load(
     if source is not None or root is None:
         config = RunConfig.load(source or default_config(overrides), root, overrides)
 
-        from jobs.store import Store  # slow to import: a mistake in the configuration is reported before
+        from closelook.jobs.store import Store  # slow to import: a mistake in the configuration is reported before
 
         return config, Store(config.root)
 
-    from jobs.store import Damaged, Store
+    from closelook.jobs.store import Damaged, Store
 
     store = Store(root)
     before = as_known(store) if read_only and not overrides else kept(store, overrides)

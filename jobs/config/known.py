@@ -9,26 +9,26 @@ from itertools import product
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from evaluation.benchmark.corpus import Corpus, source_for
-from evaluation.benchmark.sources.base import Generated
-from evaluation.benchmark.sources.own import KNOWN, SAMPLES, has_foils
-from evaluation.benchmark.sources.remote import SCHEMES, WEB, scheme_of
-from evaluation.tasks import Task
-from jobs.config.blocks import PerturbConfig
-from jobs.config.file import ConfigError
-from jobs.config.methods import bound, left_open
-from jobs.config.models import MethodConfig
-from jobs.config.neurons import CorpusConfig
-from jobs.config.settings import FINER_KEYS, Settings
-from jobs.geometries import GEOMETRIES
-from jobs.methods import METHODS
-from jobs.tasks import sources
-from jobs.tasks import tasks as known_tasks
-from lrp_core.families import FAMILIES, family_of_type
-from lrp_core.methods import METHODS as OWN_METHODS
-from lrp_core.records.explained import needs_foil
-from lrp_core.records.kinds import RESAMPLE
-from lrp_core.records.types import UserError, nearest
+from closelook.evaluation.benchmark.corpus import Corpus, source_for
+from closelook.evaluation.benchmark.sources.base import Generated
+from closelook.evaluation.benchmark.sources.own import KNOWN, SAMPLES, has_foils
+from closelook.evaluation.benchmark.sources.remote import SCHEMES, WEB, scheme_of
+from closelook.evaluation.tasks import Task
+from closelook.jobs.config.blocks import PerturbConfig
+from closelook.jobs.config.file import ConfigError
+from closelook.jobs.config.methods import bound, left_open
+from closelook.jobs.config.models import MethodConfig
+from closelook.jobs.config.neurons import CorpusConfig
+from closelook.jobs.config.settings import FINER_KEYS, Settings
+from closelook.jobs.geometries import GEOMETRIES
+from closelook.jobs.methods import METHODS
+from closelook.jobs.tasks import sources
+from closelook.jobs.tasks import tasks as known_tasks
+from closelook.lrp_core.families import FAMILIES, family_of_type
+from closelook.lrp_core.methods import METHODS as OWN_METHODS
+from closelook.lrp_core.records.explained import needs_foil
+from closelook.lrp_core.records.kinds import RESAMPLE
+from closelook.lrp_core.records.types import UserError, nearest
 
 
 class _Problems:
@@ -56,7 +56,7 @@ def check(config: Settings) -> None:
 
     Raises UserError, naming the package, if an installed package cannot be imported.
     """
-    from evaluation.scoring.metrics import METRICS  # imports numpy, which takes longer than parsing YAML
+    from closelook.evaluation.scoring.metrics import METRICS  # imports numpy, which takes longer than parsing YAML
 
     for table in (METHODS, sources(), METRICS, FAMILIES):
         len(table)  # imports what packages add: an error in a package is raised here and blamed on no key
@@ -80,7 +80,7 @@ def check_paths(config: Settings) -> None:
 
 
 def _check_tasks(config: Settings, problems: _Problems) -> None:
-    from evaluation.scoring.metrics import applicable
+    from closelook.evaluation.scoring.metrics import applicable
 
     with problems.of("tasks"):
         if not config.tasks:

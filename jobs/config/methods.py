@@ -12,13 +12,13 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from jobs.config.file import yaml_value
-from jobs.config.models import MethodConfig
-from jobs.config.settings import Settings
-from jobs.methods import method, refuse_planted
-from lrp_core.methods.record import Method
-from lrp_core.records.capabilities import Capability
-from lrp_core.records.types import UserError
+from closelook.jobs.config.file import yaml_value
+from closelook.jobs.config.models import MethodConfig
+from closelook.jobs.config.settings import Settings
+from closelook.jobs.methods import method, refuse_planted
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.records.capabilities import Capability
+from closelook.lrp_core.records.types import UserError
 
 _DEPTH = {"[": 1, "{": 1, "]": -1, "}": -1}  # change of the depth of brackets
 

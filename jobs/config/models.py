@@ -17,11 +17,11 @@ from pydantic import (
     model_validator,
 )
 
-from jobs.config.base import AtLeast1, Frozen, Names, Some
-from jobs.methods import METHODS
-from lrp_core.records.option import Option
-from lrp_core.records.types import UserError, nearest
-from lrp_core.rules.composite import UnknownComposite, named_in
+from closelook.jobs.config.base import AtLeast1, Frozen, Names, Some
+from closelook.jobs.methods import METHODS
+from closelook.lrp_core.records.option import Option
+from closelook.lrp_core.records.types import UserError, nearest
+from closelook.lrp_core.rules.composite import UnknownComposite, named_in
 
 Dtype = Literal["float16", "bfloat16", "float32", "float64"]
 KEY = "composites"  # the config key, which `Option.named_in` of options that take a composite refers to

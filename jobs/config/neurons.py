@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from evaluation.benchmark.corpus import LENGTH
-from jobs.config.base import AtLeast1, Explanation, Frozen, Names, PartOfRun, Some
-from jobs.config.models import Name
+from closelook.evaluation.benchmark.corpus import LENGTH
+from closelook.jobs.config.base import AtLeast1, Explanation, Frozen, Names, PartOfRun, Some
+from closelook.jobs.config.models import Name
 
 MOST = 50  # neurons that are stored for each sample, the most relevant ones
 NeuronCount = Annotated[int, Field(ge=1, le=MOST)]

@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from jobs.config.file import ConfigError, describe, read
-from jobs.config.known import check, check_paths
-from jobs.config.settings import Settings
-from jobs.tasks import tasks as tasks_by_name
+from closelook.jobs.config.file import ConfigError, describe, read
+from closelook.jobs.config.known import check, check_paths
+from closelook.jobs.config.settings import Settings
+from closelook.jobs.tasks import tasks as tasks_by_name
 
 
 class RunConfig(Settings):

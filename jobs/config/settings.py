@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from evaluation.benchmark.samples import Beginning
-from evaluation.benchmark.sources.base import Source
-from evaluation.tasks import Task
-from jobs.config.base import AtLeast0, AtLeast1, Embedding, Explanation, Frozen, Names, PartOfRun
-from jobs.config.blocks import (
+from closelook.evaluation.benchmark.samples import Beginning
+from closelook.evaluation.benchmark.sources.base import Source
+from closelook.evaluation.tasks import Task
+from closelook.jobs.config.base import AtLeast0, AtLeast1, Embedding, Explanation, Frozen, Names, PartOfRun
+from closelook.jobs.config.blocks import (
     AblationsConfig,
     BenchConfig,
     ControlsConfig,
@@ -28,17 +28,17 @@ from jobs.config.blocks import (
     SelectConfig,
     TaskConfig,
 )
-from jobs.config.file import ConfigError
-from jobs.config.models import MethodConfig, ModelConfig, Name, composed
-from jobs.config.neurons import NeuronsConfig
-from jobs.tasks import configured
-from jobs.tasks import sources as known_sources
-from jobs.tasks import tasks as known_tasks
-from lrp_core.records.explained import LINEAR
-from lrp_core.records.types import nearest
+from closelook.jobs.config.file import ConfigError
+from closelook.jobs.config.models import MethodConfig, ModelConfig, Name, composed
+from closelook.jobs.config.neurons import NeuronsConfig
+from closelook.jobs.tasks import configured
+from closelook.jobs.tasks import sources as known_sources
+from closelook.jobs.tasks import tasks as known_tasks
+from closelook.lrp_core.records.explained import LINEAR
+from closelook.lrp_core.records.types import nearest
 
 if TYPE_CHECKING:
-    from evaluation.scoring.intervals import Resampling
+    from closelook.evaluation.scoring.intervals import Resampling
 
 Sizes = dict[str, int | None]  # task -> number of samples; None: all of them
 #: Keys that ask for relevance finer than that of tokens, each for a number of samples by task.
@@ -127,7 +127,7 @@ class Settings(Frozen):
     @property
     def resampling(self) -> Resampling:
         """The draws of the report's bootstrap and tests."""
-        from evaluation.scoring.intervals import Resampling
+        from closelook.evaluation.scoring.intervals import Resampling
 
         return Resampling(self.report.resamples, self.seed)
 

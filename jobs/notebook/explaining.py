@@ -8,18 +8,18 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from evaluation.benchmark.encoding import Segmenter
-from jobs.commands.progress import shown
-from jobs.commands.questions.answers import answers, finer_arguments
-from jobs.commands.questions.many import Outcome, each_answered
-from jobs.commands.questions.opened import AUTO, Opened, open_model
-from jobs.commands.questions.question import Question, Words, segmenter_of
-from jobs.config import MethodConfig
-from jobs.config.methods import bound, typed
-from jobs.notebook.explanation import Explanation, Explanations, NotExplained
-from jobs.notebook.inputs import Item, items, of_each, plain
-from lrp_core.methods.record import Method
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.encoding import Segmenter
+from closelook.jobs.commands.progress import shown
+from closelook.jobs.commands.questions.answers import answers, finer_arguments
+from closelook.jobs.commands.questions.many import Outcome, each_answered
+from closelook.jobs.commands.questions.opened import AUTO, Opened, open_model
+from closelook.jobs.commands.questions.question import Question, Words, segmenter_of
+from closelook.jobs.config import MethodConfig
+from closelook.jobs.config.methods import bound, typed
+from closelook.jobs.notebook.explanation import Explanation, Explanations, NotExplained
+from closelook.jobs.notebook.inputs import Item, items, of_each, plain
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.records.types import UserError
 
 MethodLike = str | Mapping[str, Any] | Method
 Spans = Literal["sentence", "token"] | Sequence[tuple[int, int]]

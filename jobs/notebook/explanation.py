@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from markupsafe import Markup
 
-from evaluation.benchmark.encoding import START, Word, named
-from evaluation.report.heatmaps.markup import heatmaps, matrices
-from evaluation.report.spreadsheet import as_text
-from jobs.commands.questions.answers import Answer, is_matrix, of_words, titled
-from jobs.commands.questions.export import exported, shares_of_all
-from jobs.commands.questions.opened import Opened
-from jobs.commands.questions.question import Question
-from jobs.commands.terminal import as_json, fit_for_json, say
-from lrp_core.methods.record import Method
-from lrp_core.records.types import Relevance, UserError, nearest
+from closelook.evaluation.benchmark.encoding import START, Word, named
+from closelook.evaluation.report.heatmaps.markup import heatmaps, matrices
+from closelook.evaluation.report.spreadsheet import as_text
+from closelook.jobs.commands.questions.answers import Answer, is_matrix, of_words, titled
+from closelook.jobs.commands.questions.export import exported, shares_of_all
+from closelook.jobs.commands.questions.opened import Opened
+from closelook.jobs.commands.questions.question import Question
+from closelook.jobs.commands.terminal import as_json, fit_for_json, say
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.records.types import Relevance, UserError, nearest
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
     from torch import Tensor
 
-    from evaluation.report.heatmaps.plotted import Plot
+    from closelook.evaluation.report.heatmaps.plotted import Plot
 
 By = Literal["token", "word"]
 _LIST_KINDS = (".pdf", ".html", ".tex", ".json", ".csv")  # of files with several explanations
@@ -154,8 +154,8 @@ class Explanation:
 
         `by_word` joins the tokens of a word, whose relevance is their sum; their mean for methods that do not conserve.
         """
-        from jobs.commands import terminal
-        from jobs.commands.questions.showing import show_all, show_layers
+        from closelook.jobs.commands import terminal
+        from closelook.jobs.commands.questions.showing import show_all, show_layers
 
         screen = terminal.console
         terminal.console = console or screen
@@ -171,7 +171,7 @@ class Explanation:
 
         `by_word` is as for `show`; by default, a figure has whole words, and a matrix tokens.
         """
-        from evaluation.report.heatmaps.plotted import plotted
+        from closelook.evaluation.report.heatmaps.plotted import plotted
 
         if by_word is None:
             by_word = self.answers[0].images is None and not is_matrix(self.answers)
@@ -187,7 +187,7 @@ class Explanation:
         kind = file.suffix.lower()
         with _writing(file):
             if kind in (".pdf", ".svg", ".png"):
-                from evaluation.report.heatmaps.plotted import saved
+                from closelook.evaluation.report.heatmaps.plotted import saved
 
                 saved(self.plot(by_word), file)
             elif kind in _WRITERS:
@@ -226,14 +226,14 @@ def _short(explained: str, most: int = 60) -> str:
 
 def _tex(explanation: Explanation, by_word: bool) -> str:
     """The explanation in LaTeX."""
-    from evaluation.report.heatmaps.markup import latex
+    from closelook.evaluation.report.heatmaps.markup import latex
 
     return latex(explanation._entries(by_word), titled(explanation.answers))
 
 
 def _html(explanation: Explanation, by_word: bool) -> str:
     """The explanation as an HTML page."""
-    from jobs.commands.questions.explain import page
+    from closelook.jobs.commands.questions.explain import page
 
     return page([explanation.answers], by_word)
 
@@ -332,7 +332,7 @@ class Explanations(tuple[Explanation | NotExplained, ...]):
             raise UserError("no text could be explained: nothing to save")
         with _writing(file):
             if kind == ".pdf":
-                from evaluation.report.heatmaps.plotted import saved_as_sheets
+                from closelook.evaluation.report.heatmaps.plotted import saved_as_sheets
 
                 saved_as_sheets((entry.plot(by_word) for entry in every), file)
             else:
@@ -346,7 +346,7 @@ class Explanations(tuple[Explanation | NotExplained, ...]):
             return self.to_frame("word" if by_word else "token").map(as_text).to_csv(index=False)
         if kind == ".tex":
             return "\n".join(_tex(entry, by_word) for entry in every)
-        from jobs.commands.questions.explain import page
+        from closelook.jobs.commands.questions.explain import page
 
         return page([entry.answers for entry in every], by_word)
 

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from evaluation.benchmark.encoding import encoding_of_ids
-from evaluation.benchmark.pictures import file_of
-from jobs.commands.questions.opened import Opened
-from jobs.commands.questions.question import Question, is_chat, question_of, reasoning_of, spans_of
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.encoding import encoding_of_ids
+from closelook.evaluation.benchmark.pictures import file_of
+from closelook.jobs.commands.questions.opened import Opened
+from closelook.jobs.commands.questions.question import Question, is_chat, question_of, reasoning_of, spans_of
+from closelook.lrp_core.records.types import UserError
 
 TEXT, SECOND = "text", "text_pair"  # columns and keys that hold texts, as in a `pipeline` of transformers
 PICTURE = "picture in memory"  # stands for its path

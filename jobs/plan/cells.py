@@ -15,24 +15,24 @@ from typing import Any
 
 import pyarrow as pa
 
-from evaluation.schema import CURVES, RELEVANCE, RELEVANCE_DOUBLE, TRIALS, titled
-from jobs.config import ModelConfig, RunConfig, configured, defined_options, left_open
-from jobs.config.known import check
-from jobs.plan.checkpoints import ModelUnavailable
-from jobs.plan.choices import Tried, choice_of, curve_settings, first_way
-from jobs.plan.corpus import check_models
-from jobs.plan.finer import KEPT
-from jobs.plan.inputs import Inputs, read_inputs
-from jobs.plan.known import Known, stamp_of
-from jobs.plan.models import Reading, ResolvedModel, load_tokenizer, reading_of, resolve
-from jobs.plan.node import Cell, Choice, ModelPlan, Plan
-from jobs.plan.taken import check_taken, tasks_of
-from jobs.store import Artifact, Ledger, Store, views_of
-from lrp_core.methods.record import Method
-from lrp_core.records.capabilities import POSITIONS, Capability
-from lrp_core.records.explained import versions
-from lrp_core.records.kinds import MASK
-from lrp_core.records.types import Request, UnsupportedModel, UserError
+from closelook.evaluation.schema import CURVES, RELEVANCE, RELEVANCE_DOUBLE, TRIALS, titled
+from closelook.jobs.config import ModelConfig, RunConfig, configured, defined_options, left_open
+from closelook.jobs.config.known import check
+from closelook.jobs.plan.checkpoints import ModelUnavailable
+from closelook.jobs.plan.choices import Tried, choice_of, curve_settings, first_way
+from closelook.jobs.plan.corpus import check_models
+from closelook.jobs.plan.finer import KEPT
+from closelook.jobs.plan.inputs import Inputs, read_inputs
+from closelook.jobs.plan.known import Known, stamp_of
+from closelook.jobs.plan.models import Reading, ResolvedModel, load_tokenizer, reading_of, resolve
+from closelook.jobs.plan.node import Cell, Choice, ModelPlan, Plan
+from closelook.jobs.plan.taken import check_taken, tasks_of
+from closelook.jobs.store import Artifact, Ledger, Store, views_of
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.records.capabilities import POSITIONS, Capability
+from closelook.lrp_core.records.explained import versions
+from closelook.lrp_core.records.kinds import MASK
+from closelook.lrp_core.records.types import Request, UnsupportedModel, UserError
 
 VERSION = 3  # raised when the stored content of cells changes: cells of older versions are stale
 _SCHEMAS = {"curves": CURVES, "trials": TRIALS, **{kept.name: kept.schema for kept in KEPT.values()}}

@@ -9,20 +9,20 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluation.benchmark.demo import EVERY, model_dir
-from evaluation.benchmark.labels import distinct
-from evaluation.tasks.record import Output
-from jobs.config import ModelConfig
-from jobs.geometries import GEOMETRIES
-from jobs.store.retry import HUB_PATIENCE_S, causes, is_passing, one_line, retried
-from lrp_core.opening.checkpoint import CONFIG, files_of_index, weight_files
-from lrp_core.records.types import UserError, did_you_mean, nearest
+from closelook.evaluation.benchmark.demo import EVERY, model_dir
+from closelook.evaluation.benchmark.labels import distinct
+from closelook.evaluation.tasks.record import Output
+from closelook.jobs.config import ModelConfig
+from closelook.jobs.geometries import GEOMETRIES
+from closelook.jobs.store.retry import HUB_PATIENCE_S, causes, is_passing, one_line, retried
+from closelook.lrp_core.opening.checkpoint import CONFIG, files_of_index, weight_files
+from closelook.lrp_core.records.types import UserError, did_you_mean, nearest
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-    from evaluation.benchmark.pictures import Preprocessing
-    from lrp_core.families import Family
+    from closelook.evaluation.benchmark.pictures import Preprocessing
+    from closelook.lrp_core.families import Family
 
 PATIENCE_S = 5.0  # how long each step of asking the hub may take
 
@@ -140,7 +140,7 @@ def read_config(model: ModelConfig) -> tuple[str, PretrainedConfig]:
     """
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
-    from lrp_core.opening import checkpoint
+    from closelook.lrp_core.opening import checkpoint
 
     location = location_of(model)
     directory = Path(location)
@@ -195,7 +195,7 @@ def with_adapter(model: ModelConfig, location: str, config: PretrainedConfig) ->
     """
     if model.adapter is None:
         return config, ""
-    from lrp_core.opening import adapters
+    from closelook.lrp_core.opening import adapters
 
     folder = _adapter_folder(model, model.adapter)
     adapters.check_base(folder, location)
@@ -208,7 +208,7 @@ def adapter_key(model: ModelConfig) -> str:
     """The adapter's part of the model's identity: a hash of its files; "" without one. Raises ModelUnavailable."""
     if model.adapter is None:
         return ""
-    from lrp_core.opening import adapters
+    from closelook.lrp_core.opening import adapters
 
     folder = _adapter_folder(model, model.adapter)
     digest = hash_files((folder / adapters.SETTINGS, folder / adapters.WEIGHTS))
@@ -217,7 +217,7 @@ def adapter_key(model: ModelConfig) -> str:
 
 def _adapter_folder(model: ModelConfig, adapter: str) -> Path:
     """The folder with the adapter's files. Raises ModelUnavailable if it cannot be read."""
-    from lrp_core.opening import adapters
+    from closelook.lrp_core.opening import adapters
 
     offline = not Path(adapter).expanduser().is_dir() and not hub_reachable()
     try:
@@ -246,7 +246,7 @@ def preprocessing_of(model: ModelConfig, location: str, config: PretrainedConfig
     Raises UserError for settings that are missing, unreadable or not known, ModelUnavailable if the hub does not
     answer.
     """
-    from evaluation.benchmark.pictures import Preprocessing
+    from closelook.evaluation.benchmark.pictures import Preprocessing
 
     if not location.startswith("random/"):
         settings = _image_settings(model, location)
@@ -265,7 +265,7 @@ def preprocessing_of(model: ModelConfig, location: str, config: PretrainedConfig
 
 def _image_settings(model: ModelConfig, location: str) -> dict[str, Any]:
     """The image settings of a checkpoint, from its file SETTINGS. Raises as :func:`preprocessing_of` does."""
-    from evaluation.benchmark.pictures import SETTINGS
+    from closelook.evaluation.benchmark.pictures import SETTINGS
 
     path: Path | str | None = Path(location) / SETTINGS
     try:

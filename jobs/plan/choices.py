@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from evaluation.schema import TRIALS, titled
-from evaluation.scoring.faithfulness.areas import preferred
-from jobs.config import PerturbConfig, RunConfig, SelectConfig
-from jobs.plan.inputs import Inputs
-from jobs.plan.models import Reading, ResolvedModel
-from jobs.plan.node import Choice
-from jobs.plan.proposals import Texts, keyed, with_tokens
-from jobs.store import Artifact, Ledger
-from lrp_core.methods.record import Method
-from lrp_core.records.explained import versions
-from lrp_core.records.option import plain
-from lrp_core.records.types import Request, UserError
+from closelook.evaluation.schema import TRIALS, titled
+from closelook.evaluation.scoring.faithfulness.areas import preferred
+from closelook.jobs.config import PerturbConfig, RunConfig, SelectConfig
+from closelook.jobs.plan.inputs import Inputs
+from closelook.jobs.plan.models import Reading, ResolvedModel
+from closelook.jobs.plan.node import Choice
+from closelook.jobs.plan.proposals import Texts, keyed, with_tokens
+from closelook.jobs.store import Artifact, Ledger
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.records.explained import versions
+from closelook.lrp_core.records.option import plain
+from closelook.lrp_core.records.types import Request, UserError
 
 VERSION = 2  # raised when choices change
 CURVES_VERSION = 3  # raised when faithfulness curves change; trials are compared by them

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow.compute as pc
 
-from evaluation.schema import GENERIC, SchemaMismatch
-from jobs.store import Ledger, samples_of
+from closelook.evaluation.schema import GENERIC, SchemaMismatch
+from closelook.jobs.store import Ledger, samples_of
 
 
 def clusters_of(ledger: Ledger, task: str) -> dict[str, str]:

@@ -6,12 +6,12 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evaluation.benchmark.corpus import Corpus, CorpusSurvey, stamps, survey
-from jobs.config import RunConfig
-from jobs.plan.models import ResolvedModel
-from jobs.store import Ledger
-from lrp_core.records.capabilities import NEURONS
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.corpus import Corpus, CorpusSurvey, stamps, survey
+from closelook.jobs.config import RunConfig
+from closelook.jobs.plan.models import ResolvedModel
+from closelook.jobs.store import Ledger
+from closelook.lrp_core.records.capabilities import NEURONS
+from closelook.lrp_core.records.types import UserError
 
 PRODUCT = "contexts"  # the product whose manifests hold surveys
 UNIT_CHARACTERS = 1 << 20  # of the texts of a unit, about 250,000 tokens of English

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from evaluation.schema import HEADS, LABELS, LAYERS, NEURONS
-from lrp_core.records.explained import TARGET
-from lrp_core.records.finer import FINER
-from lrp_core.records.types import Request
+from closelook.evaluation.schema import HEADS, LABELS, LAYERS, NEURONS
+from closelook.lrp_core.records.explained import TARGET
+from closelook.lrp_core.records.finer import FINER
+from closelook.lrp_core.records.types import Request
 
 if TYPE_CHECKING:
-    from jobs.plan.models import ResolvedModel
-    from lrp_core.methods.record import Method
+    from closelook.jobs.plan.models import ResolvedModel
+    from closelook.lrp_core.methods.record import Method
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class KeptLabels(Kept):
 
 
 _RECORDS = (
-    Kept("heads", HEADS, "jobs.products.relevance_tables:heads_columns"),
-    Kept("layers", LAYERS, "jobs.products.relevance_tables:layers_columns"),
-    KeptLabels("labels", LABELS, "jobs.products.relevance_tables:labels_columns"),
-    Kept("neurons", NEURONS, "jobs.products.relevance_tables:neurons_columns", beside=("boundaries",)),
+    Kept("heads", HEADS, "closelook.jobs.products.relevance_tables:heads_columns"),
+    Kept("layers", LAYERS, "closelook.jobs.products.relevance_tables:layers_columns"),
+    KeptLabels("labels", LABELS, "closelook.jobs.products.relevance_tables:labels_columns"),
+    Kept("neurons", NEURONS, "closelook.jobs.products.relevance_tables:neurons_columns", beside=("boundaries",)),
 )
 KEPT = {kept.name: kept for kept in _RECORDS}

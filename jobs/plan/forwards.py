@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from jobs.config import RunConfig, configured, defined_options
-from jobs.plan.cells import requests_of
-from lrp_core.methods.record import Method
-from lrp_core.views.repeated import LABELS_AT_ONCE
+from closelook.jobs.config import RunConfig, configured, defined_options
+from closelook.jobs.plan.cells import requests_of
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.views.repeated import LABELS_AT_ONCE
 
 Chosen = Mapping[str, Mapping[str, Any]]  # chosen options by method, for methods whose options the config leaves open
 

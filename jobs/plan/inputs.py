@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from evaluation.schema import ANSWER_VIEW, VIEW, SchemaMismatch, titled
-from evaluation.scoring.faithfulness.resampling import Proposal
-from jobs.plan.known import Known
-from jobs.plan.spool import digest_of, file_of, gather, spooled
-from jobs.store import Ledger, Store, StoreError, is_complete, views_of
+from closelook.evaluation.schema import ANSWER_VIEW, VIEW, SchemaMismatch, titled
+from closelook.evaluation.scoring.faithfulness.resampling import Proposal
+from closelook.jobs.plan.known import Known
+from closelook.jobs.plan.spool import digest_of, file_of, gather, spooled
+from closelook.jobs.store import Ledger, Store, StoreError, is_complete, views_of
 
 T = TypeVar("T")
 

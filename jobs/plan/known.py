@@ -17,16 +17,16 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs.config import ModelConfig
-from jobs.plan.checkpoints import location_of
-from jobs.plan.models import Reading, ResolvedModel
-from jobs.store import Store
-from jobs.versions import versions
-from lrp_core.families import FAMILIES, Family
-from lrp_core.opening.checkpoint import weight_files
+from closelook.jobs.config import ModelConfig
+from closelook.jobs.plan.checkpoints import location_of
+from closelook.jobs.plan.models import Reading, ResolvedModel
+from closelook.jobs.store import Store
+from closelook.jobs.versions import versions
+from closelook.lrp_core.families import FAMILIES, Family
+from closelook.lrp_core.opening.checkpoint import weight_files
 
 if TYPE_CHECKING:
-    from evaluation.benchmark.pictures import Preprocessing
+    from closelook.evaluation.benchmark.pictures import Preprocessing
 
 FILE = "known.json"
 VERSION = 1  # raised when facts have other names or meanings
@@ -164,7 +164,7 @@ def _family_at(key: Sequence[Any]) -> Family | None:
 
 def _preprocessing(facts: Facts) -> Preprocessing:
     """The image settings from JSON, in which tuples are lists."""
-    from evaluation.benchmark.pictures import Preprocessing
+    from closelook.evaluation.benchmark.pictures import Preprocessing
 
     values: Facts = {name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()}
     return Preprocessing(**values)

@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluation.benchmark.labels import index_of, sharing
-from evaluation.tasks.record import Output
-from jobs.config import ModelConfig
-from jobs.geometries import geometry_of
-from jobs.plan.checkpoints import (
+from closelook.evaluation.benchmark.labels import index_of, sharing
+from closelook.evaluation.tasks.record import Output
+from closelook.jobs.config import ModelConfig
+from closelook.jobs.geometries import geometry_of
+from closelook.jobs.plan.checkpoints import (
     ModelUnavailable,
     adapter_key,
     commit_of,
@@ -34,19 +34,19 @@ from jobs.plan.checkpoints import (
     reserved,
     with_adapter,
 )
-from jobs.store.retry import HUB_PATIENCE_S, StillUnavailable, one_line, retried
-from jobs.store.spent import LOAD, spending
-from lrp_core.families import Family, family_of, register_model_classes
-from lrp_core.records.kinds import BLACK
-from lrp_core.records.types import UserError, nearest
+from closelook.jobs.store.retry import HUB_PATIENCE_S, StillUnavailable, one_line, retried
+from closelook.jobs.store.spent import LOAD, spending
+from closelook.lrp_core.families import Family, family_of, register_model_classes
+from closelook.lrp_core.records.kinds import BLACK
+from closelook.lrp_core.records.types import UserError, nearest
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-    from evaluation.benchmark.pictures import Preprocessing
-    from evaluation.scoring.faithfulness.flips import Flips
-    from lrp_core import Capability, ModelView
-    from lrp_core.records.kinds import Kind
+    from closelook.evaluation.benchmark.pictures import Preprocessing
+    from closelook.evaluation.scoring.faithfulness.flips import Flips
+    from closelook.lrp_core import Capability, ModelView
+    from closelook.lrp_core.records.kinds import Kind
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class ResolvedModel:
         images = self.preprocessing
         if images is None:
             return rows
-        from evaluation.benchmark.pictures import pixels_of
+        from closelook.evaluation.benchmark.pictures import pixels_of
 
         return [{**row, "pixel_values": images.values(pixels_of(row, images)), "pixels": None} for row in rows]
 
@@ -203,7 +203,7 @@ def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -
     """
     from transformers.utils.logging import disable_progress_bar
 
-    from lrp_core import load_model, random_model
+    from closelook.lrp_core import load_model, random_model
 
     disable_progress_bar()
     model = resolved.config

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
-from jobs.plan.models import Reading
-from jobs.store import Artifact, Ledger, Origin, State, Store, key_of
+from closelook.jobs.plan.models import Reading
+from closelook.jobs.store import Artifact, Ledger, Origin, State, Store, key_of
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from evaluation.scoring.faithfulness.flips import Flips
-    from jobs.config import ModelConfig, RunConfig
-    from jobs.plan.inputs import Inputs
-    from jobs.plan.models import ResolvedModel
-    from jobs.plan.proposals import Texts
-    from lrp_core.records.types import Request
+    from closelook.evaluation.scoring.faithfulness.flips import Flips
+    from closelook.jobs.config import ModelConfig, RunConfig
+    from closelook.jobs.plan.inputs import Inputs
+    from closelook.jobs.plan.models import ResolvedModel
+    from closelook.jobs.plan.proposals import Texts
+    from closelook.lrp_core.records.types import Request
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

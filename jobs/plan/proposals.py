@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from evaluation.schema import VIEW
-from evaluation.scoring.faithfulness.flips import Flips
-from evaluation.scoring.faithfulness.resampling import TEXT_COLUMNS, Proposal
-from jobs.plan.inputs import Inputs
-from jobs.store import Store
-from lrp_core.records.kinds import MASK, RESAMPLE
-from lrp_core.records.types import UserError
+from closelook.evaluation.schema import VIEW
+from closelook.evaluation.scoring.faithfulness.flips import Flips
+from closelook.evaluation.scoring.faithfulness.resampling import TEXT_COLUMNS, Proposal
+from closelook.jobs.plan.inputs import Inputs
+from closelook.jobs.store import Store
+from closelook.lrp_core.records.kinds import MASK, RESAMPLE
+from closelook.lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
-    from jobs.plan.models import Reading
+    from closelook.jobs.plan.models import Reading
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from evaluation.tasks.record import Output
-from jobs.config import RunConfig
-from jobs.plan.models import ResolvedModel
-from lrp_core.records.types import UserError
+from closelook.evaluation.tasks.record import Output
+from closelook.jobs.config import RunConfig
+from closelook.jobs.plan.models import ResolvedModel
+from closelook.lrp_core.records.types import UserError
 
 _PREDICTION = {"token": "words", "label": "labels", "score": "a score"}
 

@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.config import ModelConfig, RunConfig, configured
-from jobs.plan.inputs import Inputs
-from jobs.plan.node import Node, Part
-from jobs.plan.spool import gather
-from jobs.store import Written
-from lrp_core.methods.record import Method
+from closelook.jobs.config import ModelConfig, RunConfig, configured
+from closelook.jobs.plan.inputs import Inputs
+from closelook.jobs.plan.node import Node, Part
+from closelook.jobs.plan.spool import gather
+from closelook.jobs.store import Written
+from closelook.lrp_core.methods.record import Method
 
 T = TypeVar("T")
 FORWARD_FACTOR = 8  # a forward pass without gradients takes this many times the tokens of one with gradients

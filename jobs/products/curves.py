@@ -15,28 +15,28 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from evaluation.schema import CURVES as SCHEMA
-from evaluation.schema import titled
-from evaluation.scoring.faithfulness.flips import AREAS, Flips
-from evaluation.scoring.faithfulness.resampling import SINGLE_TOKEN
-from jobs.plan import choices
-from jobs.plan.cells import schema_of
-from jobs.plan.inputs import Inputs
-from jobs.plan.node import Cell, ModelPlan, Part, Run
-from jobs.plan.proposals import Texts, keyed, with_tokens
-from jobs.plan.spool import gather
-from jobs.plan.units import FORWARD_FACTOR, cut_by_tokens
-from jobs.products.record import Made, Opened, Product, Row, Unit
-from jobs.products.relevance import method_entries
-from jobs.runner.closing import close
-from jobs.store import Artifact, Ledger
-from lrp_core.records.kinds import RESAMPLE
-from lrp_core.records.types import UserError
+from closelook.evaluation.schema import CURVES as SCHEMA
+from closelook.evaluation.schema import titled
+from closelook.evaluation.scoring.faithfulness.flips import AREAS, Flips
+from closelook.evaluation.scoring.faithfulness.resampling import SINGLE_TOKEN
+from closelook.jobs.plan import choices
+from closelook.jobs.plan.cells import schema_of
+from closelook.jobs.plan.inputs import Inputs
+from closelook.jobs.plan.node import Cell, ModelPlan, Part, Run
+from closelook.jobs.plan.proposals import Texts, keyed, with_tokens
+from closelook.jobs.plan.spool import gather
+from closelook.jobs.plan.units import FORWARD_FACTOR, cut_by_tokens
+from closelook.jobs.products.record import Made, Opened, Product, Row, Unit
+from closelook.jobs.products.relevance import method_entries
+from closelook.jobs.runner.closing import close
+from closelook.jobs.store import Artifact, Ledger
+from closelook.lrp_core.records.kinds import RESAMPLE
+from closelook.lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
-    from jobs.config import ModelConfig, PerturbConfig, RunConfig
-    from jobs.products.drawing import Claim
-    from lrp_core.records.types import Request
+    from closelook.jobs.config import ModelConfig, PerturbConfig, RunConfig
+    from closelook.jobs.products.drawing import Claim
+    from closelook.lrp_core.records.types import Request
 
 ROWS_AT_ONCE = 1 << 10  # samples that are looked through for one whose tokens may be removed
 UNIT_TOKENS = 2_000_000  # of the forward passes of one method, if every perturbed input ran
@@ -215,7 +215,7 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
 
     Rows that a method did not explain, or none of whose tokens may be removed, become rejects.
     """
-    from jobs.products.drawing import Drawing
+    from closelook.jobs.products.drawing import Drawing
 
     first: CurvesNode = parts[0].node
     names = {row["sample_id"] for row in rows}
@@ -238,7 +238,7 @@ def with_replacements(opened: Opened, texts: Texts | None, rows: Sequence[Row]) 
 
 def _claims(opened: Opened, node: CurvesNode, shards: Sequence[str], names: set[str]) -> dict[str, list[Claim]]:
     """The relevance of the variants that a node asks for, by sample id, for the samples `names`."""
-    from jobs.products.drawing import RELEVANCE_COLUMNS, claims_of
+    from closelook.jobs.products.drawing import RELEVANCE_COLUMNS, claims_of
 
     variants = [request.variant for request in node.requests]
     claims: dict[str, list[Claim]] = {}

@@ -16,17 +16,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.schema import CURVES
-from evaluation.scoring.faithfulness.flipping import Curves, Flipper, PerturbedSample, compute_curves
-from evaluation.scoring.faithfulness.flips import AREAS, CONTRAST, TARGET_LOGIT, Flips
-from jobs.plan.units import NO_RELEVANCE, NOTHING_TO_FLIP
-from jobs.products.record import Made, Reject, Row
-from lrp_core.readers.predictions import with_predictions
-from lrp_core.records.explained import CONTRASTIVE, NONE
-from lrp_core.records.types import UserError
-from lrp_core.views.guard import ROUNDING
-from lrp_core.views.images import ImageView
-from lrp_core.views.view import ModelView
+from closelook.evaluation.schema import CURVES
+from closelook.evaluation.scoring.faithfulness.flipping import Curves, Flipper, PerturbedSample, compute_curves
+from closelook.evaluation.scoring.faithfulness.flips import AREAS, CONTRAST, TARGET_LOGIT, Flips
+from closelook.jobs.plan.units import NO_RELEVANCE, NOTHING_TO_FLIP
+from closelook.jobs.products.record import Made, Reject, Row
+from closelook.lrp_core.readers.predictions import with_predictions
+from closelook.lrp_core.records.explained import CONTRASTIVE, NONE
+from closelook.lrp_core.records.types import UserError
+from closelook.lrp_core.views.guard import ROUNDING
+from closelook.lrp_core.views.images import ImageView
+from closelook.lrp_core.views.view import ModelView
 
 #: The part of the input that a variant ranks, by its embedding.
 _RANKED = {"full": "positions", "partial": "tokens", "none": "any"}

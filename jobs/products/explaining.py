@@ -15,24 +15,24 @@ from typing import Any
 
 import torch
 
-from alti import AltiRelevance
-from jobs.methods import METHODS
-from jobs.plan.finer import KEPT
-from jobs.plan.units import LABELS_PASS
-from jobs.products.record import Exited, Row
-from jobs.products.unaltered import left_unaltered
-from lrp_core import Batch, ModelView, Relevance, Request
-from lrp_core.device.clock import StageClock
-from lrp_core.device.memory import peak_memory
-from lrp_core.methods.record import Method
-from lrp_core.parts.neuron_names import NeuronNames
-from lrp_core.readers.predictions import with_predictions
-from lrp_core.readers.readout import label_logits
-from lrp_core.records.explained import needs_foil
-from lrp_core.records.finer import FINER
-from lrp_core.records.registry import OURS
-from lrp_core.records.types import UserError, span_row
-from lrp_core.views.guard import ROUNDING, undisturbed
+from closelook.alti import AltiRelevance
+from closelook.jobs.methods import METHODS
+from closelook.jobs.plan.finer import KEPT
+from closelook.jobs.plan.units import LABELS_PASS
+from closelook.jobs.products.record import Exited, Row
+from closelook.jobs.products.unaltered import left_unaltered
+from closelook.lrp_core import Batch, ModelView, Relevance, Request
+from closelook.lrp_core.device.clock import StageClock
+from closelook.lrp_core.device.memory import peak_memory
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.parts.neuron_names import NeuronNames
+from closelook.lrp_core.readers.predictions import with_predictions
+from closelook.lrp_core.readers.readout import label_logits
+from closelook.lrp_core.records.explained import needs_foil
+from closelook.lrp_core.records.finer import FINER
+from closelook.lrp_core.records.registry import OURS
+from closelook.lrp_core.records.types import UserError, span_row
+from closelook.lrp_core.views.guard import ROUNDING, undisturbed
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.schema import HEADS, titled
-from evaluation.schema import PRUNING as SCHEMA
-from evaluation.scoring.head_orders import (
+from closelook.evaluation.schema import HEADS, titled
+from closelook.evaluation.schema import PRUNING as SCHEMA
+from closelook.evaluation.scoring.head_orders import (
     RANDOM,
     RemovalOrder,
     area,
@@ -27,17 +27,17 @@ from evaluation.scoring.head_orders import (
     ranked_curves,
     removed_at_points,
 )
-from jobs.config import ModelConfig, PruneConfig, RunConfig, configured
-from jobs.plan.cells import requests_of
-from jobs.plan.clusters import clusters_of
-from jobs.plan.node import ModelPlan, Node, Part, Run
-from jobs.plan.units import FORWARD_FACTOR, groups
-from jobs.products import relevance
-from jobs.products.record import Made, Opened, Product, Row, Unit
-from jobs.runner.closing import close
-from jobs.store import Artifact
-from lrp_core.records.explained import CONTRASTIVE
-from lrp_core.records.types import Request
+from closelook.jobs.config import ModelConfig, PruneConfig, RunConfig, configured
+from closelook.jobs.plan.cells import requests_of
+from closelook.jobs.plan.clusters import clusters_of
+from closelook.jobs.plan.node import ModelPlan, Node, Part, Run
+from closelook.jobs.plan.units import FORWARD_FACTOR, groups
+from closelook.jobs.products import relevance
+from closelook.jobs.products.record import Made, Opened, Product, Row, Unit
+from closelook.jobs.runner.closing import close
+from closelook.jobs.store import Artifact
+from closelook.lrp_core.records.explained import CONTRASTIVE
+from closelook.lrp_core.records.types import Request
 
 VERSION = 3  # raised when curves change: stored ones of older versions are stale
 UNIT_TOKENS = 20_000_000  # of a unit's forward passes: what is computed again if its worker is lost
@@ -266,8 +266,8 @@ def _swept(
 
     Samples whose logits are not finite are left out.
     """
-    from evaluation.scoring.pruning import Sweep
-    from jobs.runner.rows import that_fits
+    from closelook.evaluation.scoring.pruning import Sweep
+    from closelook.jobs.runner.rows import that_fits
 
     removed, splits = removed_at_points(len(orders[0].heads), node.step), 0
     right, finite = np.zeros((0, len(removed), len(rows)), bool), np.ones(len(rows), bool)

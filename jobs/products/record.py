@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.cluster.attempts import Attempts, Untroubled, Watchdog
-from jobs.plan.node import Node, Part, Run
-from jobs.plan.units import Unit
+from closelook.jobs.cluster.attempts import Attempts, Untroubled, Watchdog
+from closelook.jobs.plan.node import Node, Part, Run
+from closelook.jobs.plan.units import Unit
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from evaluation.report.page import Part as ReportPart
-    from jobs.config import ModelConfig, RunConfig
-    from jobs.plan.models import ResolvedModel
-    from jobs.plan.units import Task, WorkerOptions
-    from jobs.store import Store, Written
-    from lrp_core import ModelView
+    from closelook.evaluation.report.page import Part as ReportPart
+    from closelook.jobs.config import ModelConfig, RunConfig
+    from closelook.jobs.plan.models import ResolvedModel
+    from closelook.jobs.plan.units import Task, WorkerOptions
+    from closelook.jobs.store import Store, Written
+    from closelook.lrp_core import ModelView
 
 Row = Mapping[str, Any]  # a row of a tokenised view, or another input of a unit; has a `sample_id`
 
@@ -100,7 +100,7 @@ class Opened:
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The model's tokenizer, loaded at first use."""
-        from jobs.plan.models import load_tokenizer
+        from closelook.jobs.plan.models import load_tokenizer
 
         assert self.model is not None
         config = self.model.config

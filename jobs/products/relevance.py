@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from evaluation.schema import RUNTIME
-from jobs.config import configured
-from jobs.plan.cells import schema_of
-from jobs.plan.finer import KEPT, Kept
-from jobs.plan.node import Cell, Node, Part, Run
-from jobs.plan.units import cut_units
-from jobs.products.record import Expected, Made, Opened, Product, Row, Unit, each_method
-from jobs.runner.closing import close
+from closelook.evaluation.schema import RUNTIME
+from closelook.jobs.config import configured
+from closelook.jobs.plan.cells import schema_of
+from closelook.jobs.plan.finer import KEPT, Kept
+from closelook.jobs.plan.node import Cell, Node, Part, Run
+from closelook.jobs.plan.units import cut_units
+from closelook.jobs.products.record import Expected, Made, Opened, Product, Row, Unit, each_method
+from closelook.jobs.runner.closing import close
 
 if TYPE_CHECKING:
-    from jobs.config import ModelConfig, RunConfig
-    from jobs.products.explaining import ExplainedBatch, Explainer
-    from lrp_core.methods.record import Method
+    from closelook.jobs.config import ModelConfig, RunConfig
+    from closelook.jobs.products.explaining import ExplainedBatch, Explainer
+    from closelook.lrp_core.methods.record import Method
 
 
 def finer_of(kept: Kept, config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
@@ -62,7 +62,7 @@ def explainer_of(
 
     `metered`: lengths whose memory is known; None: no memory is measured. `product`: "relevance", or a finer one.
     """
-    from jobs.products.explaining import Explainer
+    from closelook.jobs.products.explaining import Explainer
 
     options, methods = opened.options, with_chosen(opened.options.methods, nodes)
     requests = tuple(request for node in nodes for request in node.requests)
@@ -90,7 +90,7 @@ def combine(opened: Opened, part: Part, values: Sequence[ExplainedBatch]) -> Mad
 
 def tables_of(part: Part, values: Sequence[ExplainedBatch]) -> Made:
     """The rows and rejects of the cell of `part`, from its explained batches."""
-    from jobs.products.relevance_tables import cell_table
+    from closelook.jobs.products.relevance_tables import cell_table
 
     artifact = part.node.artifact
     table, rejects = cell_table(artifact.product, artifact.dtype, part.node.requests, values)
@@ -102,7 +102,7 @@ def _write_runtime(opened: Opened, part: Part, values: Sequence[ExplainedBatch])
 
     Parts of a pass share their values: only the first of them adds the timings.
     """
-    from jobs.products import relevance_tables
+    from closelook.jobs.products import relevance_tables
 
     artifact = part.node.artifact
     passes = opened.memory.setdefault(("timed", artifact.product, artifact.task, artifact.dtype, part.shard), {})

@@ -11,17 +11,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from evaluation.schema import RELEVANCE, RUNTIME
-from jobs.config.neurons import MOST
-from jobs.plan.cells import schema_of
-from jobs.plan.finer import KEPT
-from jobs.plan.units import NO_FOIL
-from jobs.products.explaining import ExplainedBatch
-from jobs.products.record import Reject
-from lrp_core import POOLINGS, Relevance, Request
-from lrp_core.lazy import imported_object
-from lrp_core.neurons.logit_lens import top_neurons
-from lrp_core.rules.boundaries import REASONS
+from closelook.evaluation.schema import RELEVANCE, RUNTIME
+from closelook.jobs.config.neurons import MOST
+from closelook.jobs.plan.cells import schema_of
+from closelook.jobs.plan.finer import KEPT
+from closelook.jobs.plan.units import NO_FOIL
+from closelook.jobs.products.explaining import ExplainedBatch
+from closelook.jobs.products.record import Reject
+from closelook.lrp_core import POOLINGS, Relevance, Request
+from closelook.lrp_core.lazy import imported_object
+from closelook.lrp_core.neurons.logit_lens import top_neurons
+from closelook.lrp_core.rules.boundaries import REASONS
 
 
 def cell_table(

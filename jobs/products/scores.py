@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from evaluation import schema as schemas
-from evaluation.schema import RELEVANCE, VIEW, SchemaMismatch, scores_samples_schema
-from evaluation.scoring.means import Means
-from evaluation.scoring.metrics import BY_LAYER, METRICS, scored_by, shown
-from evaluation.scoring.samples import RELEVANCE_COLUMNS, VARIANT, VIEW_COLUMNS, Masks, Mismatch
-from jobs.config import ModelConfig, RunConfig
-from jobs.plan.inputs import Inputs, digest_of
-from jobs.plan.node import Cell, ModelPlan, Node, Part, Run
-from jobs.products.record import Made, NodeFailed, Opened, Product, Row, Unit, each_method
-from jobs.products.relevance import FINER
-from jobs.runner.closing import Reports
-from jobs.store import Artifact, Ledger, Store, StoreError
+from closelook.evaluation import schema as schemas
+from closelook.evaluation.schema import RELEVANCE, VIEW, SchemaMismatch, scores_samples_schema
+from closelook.evaluation.scoring.means import Means
+from closelook.evaluation.scoring.metrics import BY_LAYER, METRICS, scored_by, shown
+from closelook.evaluation.scoring.samples import RELEVANCE_COLUMNS, VARIANT, VIEW_COLUMNS, Masks, Mismatch
+from closelook.jobs.config import ModelConfig, RunConfig
+from closelook.jobs.plan.inputs import Inputs, digest_of
+from closelook.jobs.plan.node import Cell, ModelPlan, Node, Part, Run
+from closelook.jobs.products.record import Made, NodeFailed, Opened, Product, Row, Unit, each_method
+from closelook.jobs.products.relevance import FINER
+from closelook.jobs.runner.closing import Reports
+from closelook.jobs.store import Artifact, Ledger, Store, StoreError
 
 Metrics = list[list[str | int]]  # of `scored_by`
 ROWS_AT_ONCE = 1 << 18  # scores that are sorted and written together
@@ -267,7 +267,7 @@ def _expected_by_layer(config: RunConfig, model: ModelConfig, task: str, methods
 
 def compute_by_layer(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made | NodeFailed]:
     """Two tables of scores by layer: their means, and those of every sample."""
-    from evaluation.scoring.means import score_layers
+    from closelook.evaluation.scoring.means import score_layers
 
     (part,) = parts
     node: LayerScoresNode = part.node

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from jobs.plan.node import Node, Run
-from jobs.products import curves, pruning, relevance, scores, trials, whole
-from jobs.products.answers import ablations, sources
-from jobs.products.controls import randomisation, rewritten, shapley
-from jobs.products.neurons import contexts, heatmaps, knockouts, writings
-from jobs.products.record import Product
-from jobs.store import Artifact, Ledger, artifact_in, key_in
-from lrp_core.records.registry import OURS, Registry
+from closelook.jobs.plan.node import Node, Run
+from closelook.jobs.products import curves, pruning, relevance, scores, trials, whole
+from closelook.jobs.products.answers import ablations, sources
+from closelook.jobs.products.controls import randomisation, rewritten, shapley
+from closelook.jobs.products.neurons import contexts, heatmaps, knockouts, writings
+from closelook.jobs.products.record import Product
+from closelook.jobs.store import Artifact, Ledger, artifact_in, key_in
+from closelook.lrp_core.records.registry import OURS, Registry
 
 PRODUCTS: Registry[Product] = Registry(
     "product",

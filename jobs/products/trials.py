@@ -16,26 +16,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from evaluation.schema import TRIALS as SCHEMA
-from evaluation.scoring.faithfulness.flips import TARGET_LOGIT
-from evaluation.scoring.faithfulness.scores import choose, trials_of
-from jobs.config import configured, left_open
-from jobs.plan.cells import schema_of
-from jobs.plan.choices import in_words
-from jobs.plan.node import Cell, Choice, Node, Part, Run
-from jobs.plan.units import FORWARD_FACTOR, NO_RELEVANCE, cut_units
-from jobs.products import relevance
-from jobs.products.curves import UNIT_TOKENS, check_flippable, forward_tokens, with_replacements
-from jobs.products.record import Made, NodeFailed, Opened, Product, Reject, Row, Unit
-from jobs.runner.closing import close
-from jobs.store import Artifact
-from lrp_core.records.explained import NONE
+from closelook.evaluation.schema import TRIALS as SCHEMA
+from closelook.evaluation.scoring.faithfulness.flips import TARGET_LOGIT
+from closelook.evaluation.scoring.faithfulness.scores import choose, trials_of
+from closelook.jobs.config import configured, left_open
+from closelook.jobs.plan.cells import schema_of
+from closelook.jobs.plan.choices import in_words
+from closelook.jobs.plan.node import Cell, Choice, Node, Part, Run
+from closelook.jobs.plan.units import FORWARD_FACTOR, NO_RELEVANCE, cut_units
+from closelook.jobs.products import relevance
+from closelook.jobs.products.curves import UNIT_TOKENS, check_flippable, forward_tokens, with_replacements
+from closelook.jobs.products.record import Made, NodeFailed, Opened, Product, Reject, Row, Unit
+from closelook.jobs.runner.closing import close
+from closelook.jobs.store import Artifact
+from closelook.lrp_core.records.explained import NONE
 
 if TYPE_CHECKING:
-    from jobs.config import ModelConfig, RunConfig
-    from jobs.products.drawing import DrawnCurves
-    from jobs.runner.rows import Outcome
-    from lrp_core.methods.record import Method
+    from closelook.jobs.config import ModelConfig, RunConfig
+    from closelook.jobs.products.drawing import DrawnCurves
+    from closelook.jobs.runner.rows import Outcome
+    from closelook.lrp_core.methods.record import Method
 
 
 def nodes(run: Run) -> Iterator[Node]:
@@ -76,8 +76,8 @@ def units(run: Run, nodes: Sequence[Choice]) -> Iterator[Unit]:
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made | NodeFailed]:
     """By choice (a part), the areas of its trials' curves, a row or a reject a sample; NodeFailed if a trial fails."""
-    from jobs.products.drawing import Drawing, claims_of
-    from jobs.runner.rows import compute_parts
+    from closelook.jobs.products.drawing import Drawing, claims_of
+    from closelook.jobs.runner.rows import compute_parts
 
     explained, failed = _explained(opened, parts, rows)
     claims = {}
@@ -104,7 +104,7 @@ def _explained(
     opened: Opened, parts: Sequence[Part], rows: Sequence[Row]
 ) -> tuple[dict[Part, Made], dict[Part, NodeFailed]]:
     """The relevance of every trial, by a part of its own; and the parts that fail because one of their trials fails."""
-    from jobs.runner.rows import compute_parts, describe
+    from closelook.jobs.runner.rows import compute_parts, describe
 
     # Runtimes of trials are not kept, so no memory is measured.
     def explain(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Any]:

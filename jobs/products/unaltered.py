@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lrp_core.records.types import UserError
+from closelook.lrp_core.records.types import UserError
 
 
 class ModelAltered(UserError):

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jobs.config import BenchConfig, ModelConfig, RunConfig
-from jobs.plan.node import Node, Plan, Run
-from jobs.products.record import Product
-from jobs.store import Artifact, Ledger, key_in, key_of, samples_of, views_of
-from jobs.versions import versions
+from closelook.jobs.config import BenchConfig, ModelConfig, RunConfig
+from closelook.jobs.plan.node import Node, Plan, Run
+from closelook.jobs.products.record import Product
+from closelook.jobs.store import Artifact, Ledger, key_in, key_of, samples_of, views_of
+from closelook.jobs.versions import versions
 
 BENCH_VERSION = 1  # raised when the measurement changes
 BENCH_DTYPE = "float32"  # Close Look 5.4
@@ -51,7 +51,7 @@ SAMPLES = Product(
     title="sets of samples",
     stage="prepare",
     nodes=_samples,
-    make="jobs.stages.prepare:prepare",
+    make="closelook.jobs.stages.prepare:prepare",
 )
 VIEWS = Product(
     name="views",
@@ -59,7 +59,7 @@ VIEWS = Product(
     stage="prepare",
     nodes=_views,
     expected=lambda config, model, task, methods: {"": 1},  # one for each model and task, whatever the precision
-    make="jobs.stages.prepare:prepare",
+    make="closelook.jobs.stages.prepare:prepare",
 )
 
 
@@ -94,7 +94,7 @@ BENCH = Product(
     stage="bench",
     nodes=lambda run: measurements_of(run.config.bench, run.plan),
     expected=_expected,
-    make="jobs.stages.bench:bench",
+    make="closelook.jobs.stages.bench:bench",
 )
 
 
@@ -120,5 +120,5 @@ REPORT = Product(
     title="reports",
     stage="report",
     nodes=_report,
-    make="jobs.stages.report:report",
+    make="closelook.jobs.stages.report:report",
 )

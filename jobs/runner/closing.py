@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.schema import REJECT
-from jobs.plan.node import Node, Part, Run
-from jobs.plan.units import FEW, REASONS_IN_DATA, Account
-from jobs.products.record import Product
-from jobs.store import Ledger, Store, Written
-from jobs.store.files import written
+from closelook.evaluation.schema import REJECT
+from closelook.jobs.plan.node import Node, Part, Run
+from closelook.jobs.plan.units import FEW, REASONS_IN_DATA, Account
+from closelook.jobs.products.record import Product
+from closelook.jobs.store import Ledger, Store, Written
+from closelook.jobs.store.files import written
 
 #: Gives further entries of a node's manifest.
 Entries = Callable[[Run, Any], Mapping[str, Any]]

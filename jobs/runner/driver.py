@@ -11,16 +11,16 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from jobs.cluster.executor import end_kept
-from jobs.cluster.pools import Reader, Report, Work, connect
-from jobs.cluster.scheduler import run_all
-from jobs.plan.inputs import Inputs, unit_without_views
-from jobs.plan.node import ModelPlan, Node, Part, Run
-from jobs.plan.units import Account, Task, WorkerOptions
-from jobs.products.record import Product, Unit
-from jobs.runner.closing import Reports, adopted, close
-from jobs.runner.worker import Worker
-from jobs.store import Artifact, Store
+from closelook.jobs.cluster.executor import end_kept
+from closelook.jobs.cluster.pools import Reader, Report, Work, connect
+from closelook.jobs.cluster.scheduler import run_all
+from closelook.jobs.plan.inputs import Inputs, unit_without_views
+from closelook.jobs.plan.node import ModelPlan, Node, Part, Run
+from closelook.jobs.plan.units import Account, Task, WorkerOptions
+from closelook.jobs.products.record import Product, Unit
+from closelook.jobs.runner.closing import Reports, adopted, close
+from closelook.jobs.runner.worker import Worker
+from closelook.jobs.store import Artifact, Store
 
 CHUNK_TOKENS = 2_000_000  # of units without a model: fewer are not worth a Ray task
 

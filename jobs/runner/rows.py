@@ -12,15 +12,15 @@ from typing import Any
 
 import torch
 
-from jobs.cluster.attempts import end_with_device
-from jobs.plan.node import Node, Part
-from jobs.products.record import Exited, NodeFailed, Opened, Product, Reject, Row
-from jobs.products.table import is_of_package
-from jobs.products.unaltered import ModelAltered, left_unaltered
-from jobs.secrets import without_secrets
-from jobs.store import Artifact
-from lrp_core.device.memory import is_device_lost, is_out_of_memory
-from lrp_core.records.types import UnusableRows, UserError
+from closelook.jobs.cluster.attempts import end_with_device
+from closelook.jobs.plan.node import Node, Part
+from closelook.jobs.products.record import Exited, NodeFailed, Opened, Product, Reject, Row
+from closelook.jobs.products.table import is_of_package
+from closelook.jobs.products.unaltered import ModelAltered, left_unaltered
+from closelook.jobs.secrets import without_secrets
+from closelook.jobs.store import Artifact
+from closelook.lrp_core.device.memory import is_device_lost, is_out_of_memory
+from closelook.lrp_core.records.types import UnusableRows, UserError
 
 #: Errors for which no row is to blame: the method, the model or the configuration is wrong.
 PROGRAMMING_ERRORS = (TypeError, AttributeError, NameError, KeyError, NotImplementedError, AssertionError, ImportError)

@@ -17,25 +17,25 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.schema import REJECT
-from jobs.cluster.attempts import Attempts, Watchdog, loading
-from jobs.cluster.pools import own_device
-from jobs.cluster.reports import left_out, reported
-from jobs.plan.inputs import UNIT_COLUMNS, samples_of, task_of
-from jobs.plan.models import ResolvedModel, open_view
-from jobs.plan.node import Part
-from jobs.plan.units import FEW, REASONS_IN_DATA, Account, Task, WorkerOptions
-from jobs.products.record import Made, NodeFailed, Opened, Product, Reject, Row
-from jobs.products.table import PRODUCTS, is_of_package
-from jobs.store import Artifact, Store
-from jobs.store.lock import is_asked
-from jobs.store.retry import retried
-from jobs.store.spent import COMMIT, WAIT, spending
-from lrp_core.records.types import UserError
+from closelook.evaluation.schema import REJECT
+from closelook.jobs.cluster.attempts import Attempts, Watchdog, loading
+from closelook.jobs.cluster.pools import own_device
+from closelook.jobs.cluster.reports import left_out, reported
+from closelook.jobs.plan.inputs import UNIT_COLUMNS, samples_of, task_of
+from closelook.jobs.plan.models import ResolvedModel, open_view
+from closelook.jobs.plan.node import Part
+from closelook.jobs.plan.units import FEW, REASONS_IN_DATA, Account, Task, WorkerOptions
+from closelook.jobs.products.record import Made, NodeFailed, Opened, Product, Reject, Row
+from closelook.jobs.products.table import PRODUCTS, is_of_package
+from closelook.jobs.store import Artifact, Store
+from closelook.jobs.store.lock import is_asked
+from closelook.jobs.store.retry import retried
+from closelook.jobs.store.spent import COMMIT, WAIT, spending
+from closelook.lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
-    from jobs.runner.rows import Outcome, Outcomes
-    from lrp_core import ModelView
+    from closelook.jobs.runner.rows import Outcome, Outcomes
+    from closelook.lrp_core import ModelView
 
 _SAMPLE = "sample_id"
 
@@ -168,7 +168,7 @@ class Worker:
         If code of a package changes the model, its parts fail, and the others are computed on a model that is opened
         again.
         """
-        from jobs.products.unaltered import ModelAltered
+        from closelook.jobs.products.unaltered import ModelAltered
 
         while True:
             samples = rows
@@ -217,7 +217,7 @@ class Worker:
 
         Rows that a task brings itself are no view rows, and stay as they are.
         """
-        from lrp_core.readers.readout import rows_for
+        from closelook.lrp_core.readers.readout import rows_for
 
         if task.rows is not None or not rows:
             return rows
@@ -227,7 +227,7 @@ class Worker:
 
     def _compute(self, product: Product, opened: Opened, task: Task, rows: Sequence[Row]) -> Outcomes:
         """The outcome of every part. Nodes that failed in an earlier unit are not computed again."""
-        from jobs.runner.rows import compute_parts
+        from closelook.jobs.runner.rows import compute_parts
 
         parts = [part for part in task.parts if part.node.artifact not in self._failed]
         outcomes = compute_parts(product, opened, parts, rows, task.cuts)
@@ -263,7 +263,7 @@ class Worker:
         combining raised an error, the results do not fit the schema, or all rows failed and they are more than FEW. Up
         to FEW are rejects in a shard without rows.
         """
-        from jobs.runner.rows import describe, first_and_others
+        from closelook.jobs.runner.rows import describe, first_and_others
 
         product, opened, samples = unit.product, unit.opened, unit.samples
         assert product.schema is not None

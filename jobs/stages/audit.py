@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from evaluation.benchmark import audit as figures
-from evaluation.schema import GENERIC, VIEW
-from jobs.config import RunConfig
-from jobs.store import Artifact, Columns, Damaged, Ledger, Store, samples_of, views_of
+from closelook.evaluation.benchmark import audit as figures
+from closelook.evaluation.schema import GENERIC, VIEW
+from closelook.jobs.config import RunConfig
+from closelook.jobs.store import Artifact, Columns, Damaged, Ledger, Store, samples_of, views_of
 
 
 def audit_table(config: RunConfig, store: Store, tasks: list[str]) -> dict[str, dict[str, dict[str, Any]]]:

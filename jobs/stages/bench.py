@@ -13,19 +13,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from jobs.bench.record import Results, device_name
-from jobs.bench.storage import write
-from jobs.bench.table_8 import measure_rows
-from jobs.cluster.pools import Report, Work, own_device
-from jobs.cluster.reports import reported
-from jobs.cluster.scheduler import run_all
-from jobs.config import RunConfig
-from jobs.plan.cells import make_plan
-from jobs.plan.models import ResolvedModel, open_view
-from jobs.products.whole import BENCH_DTYPE, Measurement, measurements_of
-from jobs.runner.closing import model_entry
-from jobs.stages.record import StageSummary
-from jobs.store import Ledger, Store, Written
+from closelook.jobs.bench.record import Results, device_name
+from closelook.jobs.bench.storage import write
+from closelook.jobs.bench.table_8 import measure_rows
+from closelook.jobs.cluster.pools import Report, Work, own_device
+from closelook.jobs.cluster.reports import reported
+from closelook.jobs.cluster.scheduler import run_all
+from closelook.jobs.config import RunConfig
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.models import ResolvedModel, open_view
+from closelook.jobs.products.whole import BENCH_DTYPE, Measurement, measurements_of
+from closelook.jobs.runner.closing import model_entry
+from closelook.jobs.stages.record import StageSummary
+from closelook.jobs.store import Ledger, Store, Written
 
 
 def bench(config: RunConfig, store: Store) -> StageSummary:

@@ -8,21 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from evaluation.benchmark.audit import rejected as in_words
-from evaluation.schema import SchemaMismatch
-from jobs.config import AblationsConfig, ControlsConfig, PerturbConfig, PruneConfig, RunConfig
-from jobs.plan.cells import make_plan, without_samples
-from jobs.plan.node import Choice, Node, Run
-from jobs.products.neurons import contexts
-from jobs.products.record import Product
-from jobs.products.table import PRODUCTS, is_of_package
-from jobs.products.trials import chosen_line
-from jobs.runner.closing import rejected
-from jobs.runner.driver import ModelWork, make, missing_work
-from jobs.stages.record import STAGES, StageSummary
-from jobs.store import Ledger, Store, StoreError
-from jobs.store.lock import is_asked
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.audit import rejected as in_words
+from closelook.evaluation.schema import SchemaMismatch
+from closelook.jobs.config import AblationsConfig, ControlsConfig, PerturbConfig, PruneConfig, RunConfig
+from closelook.jobs.plan.cells import make_plan, without_samples
+from closelook.jobs.plan.node import Choice, Node, Run
+from closelook.jobs.products.neurons import contexts
+from closelook.jobs.products.record import Product
+from closelook.jobs.products.table import PRODUCTS, is_of_package
+from closelook.jobs.products.trials import chosen_line
+from closelook.jobs.runner.closing import rejected
+from closelook.jobs.runner.driver import ModelWork, make, missing_work
+from closelook.jobs.stages.record import STAGES, StageSummary
+from closelook.jobs.store import Ledger, Store, StoreError
+from closelook.jobs.store.lock import is_asked
+from closelook.lrp_core.records.types import UserError
 
 #: The settings of a stage that is asked for, if the config has none.
 _DEFAULTS: dict[str, Callable[[], Any]] = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the command line asks for the stages' names before it imports what a store needs
-    from jobs.store import Artifact
+    from closelook.jobs.store import Artifact
 
 
 @dataclass(frozen=True)

@@ -17,21 +17,21 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from jobs.cluster.executor import kept_hosts
-from jobs.config import RunConfig
-from jobs.plan.cells import make_plan
-from jobs.plan.known import Known
-from jobs.plan.node import Run
-from jobs.products.table import PRODUCTS
-from jobs.secrets import without_secrets
-from jobs.stages.compute import compute
-from jobs.stages.record import STAGES, StageSummary
-from jobs.store import Artifact, Ledger, Store
-from jobs.store.lock import is_asked
-from jobs.store.retry import one_line
-from jobs.versions import commit, versions
-from lrp_core.lazy import imported_object
-from lrp_core.records.types import UserError
+from closelook.jobs.cluster.executor import kept_hosts
+from closelook.jobs.config import RunConfig
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.known import Known
+from closelook.jobs.plan.node import Run
+from closelook.jobs.products.table import PRODUCTS
+from closelook.jobs.secrets import without_secrets
+from closelook.jobs.stages.compute import compute
+from closelook.jobs.stages.record import STAGES, StageSummary
+from closelook.jobs.store import Artifact, Ledger, Store
+from closelook.jobs.store.lock import is_asked
+from closelook.jobs.store.retry import one_line
+from closelook.jobs.versions import commit, versions
+from closelook.lrp_core.lazy import imported_object
+from closelook.lrp_core.records.types import UserError
 
 JSON, MARKDOWN = "runs/LATEST.json", "runs/LATEST.md"
 Groups = Mapping[tuple[str, str], list[list[str]]]  # by (model, task): groups of methods, the best group first

@@ -1,10 +1,19 @@
 """The store: artifacts and their keys, the ledger of finished artifacts, atomic writes, checked reads, root lock."""
 
-from jobs.store.artifacts import Artifact, artifact_in, is_complete, key_in, key_of, samples_of, short, views_of
-from jobs.store.files import TEMPORARY, Damaged, StoreError, StoreFull, Written
-from jobs.store.ledger import Ledger
-from jobs.store.shards import Columns, Origin, Store
-from jobs.store.states import State
+from closelook.jobs.store.artifacts import (
+    Artifact,
+    artifact_in,
+    is_complete,
+    key_in,
+    key_of,
+    samples_of,
+    short,
+    views_of,
+)
+from closelook.jobs.store.files import TEMPORARY, Damaged, StoreError, StoreFull, Written
+from closelook.jobs.store.ledger import Ledger
+from closelook.jobs.store.shards import Columns, Origin, Store
+from closelook.jobs.store.states import State
 
 __all__ = [
     "TEMPORARY",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from jobs.store.retry import one_line, retried
+from closelook.jobs.store.retry import one_line, retried
 
 
 def create_local(target: str, data: bytes) -> bool:

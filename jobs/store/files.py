@@ -27,11 +27,11 @@ from urllib.parse import parse_qsl, urlsplit
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from jobs.store.exclusive import create_local, create_object
-from jobs.store.retry import one_line, retried
-from jobs.store.spent import COMMIT, READ, spending
-from jobs.versions import versions
-from lrp_core.records.types import UserError
+from closelook.jobs.store.exclusive import create_local, create_object
+from closelook.jobs.store.retry import one_line, retried
+from closelook.jobs.store.spent import COMMIT, READ, spending
+from closelook.jobs.versions import versions
+from closelook.lrp_core.records.types import UserError
 
 T = TypeVar("T")
 TEMPORARY = ".tmp-"  # the beginning of the names of temporary files

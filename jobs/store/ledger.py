@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from jobs.store.artifacts import Artifact, artifact_in, is_complete, short
-from jobs.store.files import Written, written
-from jobs.store.listings import by_folder, entries_of, note_of, paths_in, sizes_in
-from jobs.store.manifests import CONFIGS, HASHES, manifest, put_shared
-from jobs.store.shards import Store
-from jobs.store.states import NO_HASHES, States
-from jobs.versions import versions
+from closelook.jobs.store.artifacts import Artifact, artifact_in, is_complete, short
+from closelook.jobs.store.files import Written, written
+from closelook.jobs.store.listings import by_folder, entries_of, note_of, paths_in, sizes_in
+from closelook.jobs.store.manifests import CONFIGS, HASHES, manifest, put_shared
+from closelook.jobs.store.shards import Store
+from closelook.jobs.store.states import NO_HASHES, States
+from closelook.jobs.versions import versions
 
 #: Entries of a manifest about its files, which are dropped when the files are to be made again.
 _OF_FILES = ("shards", "bytes", "file_rows", "hashes")

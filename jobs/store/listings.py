@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from jobs.store.artifacts import Artifact
-from jobs.store.files import Files, Written
+from closelook.jobs.store.artifacts import Artifact
+from closelook.jobs.store.files import Files, Written
 
 Sizes = dict[str, int | None]  # bytes, or rows, of files by name or path
 _DAMAGED = "damaged"  # folder of notes about damaged files

@@ -24,8 +24,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from jobs.store import Store
-from jobs.store.files import TEMPORARY
+from closelook.jobs.store import Store
+from closelook.jobs.store.files import TEMPORARY
 
 STALE_S = float(os.environ.get("CLOSELOOK_LOCK_STALE_S", "60"))
 HEARTBEAT_S = STALE_S / 6

@@ -10,7 +10,7 @@ import hashlib
 import json
 from typing import Any
 
-from jobs.store.files import Files
+from closelook.jobs.store.files import Files
 
 FOLDER = "manifest"
 CONFIGS, HASHES = "configs", "hashes"  # folders of shared records

@@ -15,12 +15,22 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from evaluation.schema import SchemaMismatch, check, is_named
-from jobs.store.files import FORMAT, TEMPORARY, Damaged, Files, StoreError, Written, format_of, write_format, written
-from jobs.store.listings import note_damage
-from jobs.store.manifests import Manifests, manifest
-from jobs.store.retry import StillUnavailable, one_line, retried
-from jobs.store.spent import COMMIT, READ, spending
+from closelook.evaluation.schema import SchemaMismatch, check, is_named
+from closelook.jobs.store.files import (
+    FORMAT,
+    TEMPORARY,
+    Damaged,
+    Files,
+    StoreError,
+    Written,
+    format_of,
+    write_format,
+    written,
+)
+from closelook.jobs.store.listings import note_damage
+from closelook.jobs.store.manifests import Manifests, manifest
+from closelook.jobs.store.retry import StillUnavailable, one_line, retried
+from closelook.jobs.store.spent import COMMIT, READ, spending
 
 T = TypeVar("T")
 Columns = list[str] | None  # the columns that are read; None: all

@@ -12,11 +12,11 @@ from typing import Any, Literal
 import pyarrow as pa
 from pydantic_core import from_json
 
-from jobs.store.artifacts import Artifact, is_complete, key_in, short
-from jobs.store.files import Damaged, Written
-from jobs.store.listings import Listings, by_path, noted_damage, paths_in, sizes_in
-from jobs.store.manifests import CONFIGS, HASHES, manifest, shared
-from jobs.store.shards import Columns, Store
+from closelook.jobs.store.artifacts import Artifact, is_complete, key_in, short
+from closelook.jobs.store.files import Damaged, Written
+from closelook.jobs.store.listings import Listings, by_path, noted_damage, paths_in, sizes_in
+from closelook.jobs.store.manifests import CONFIGS, HASHES, manifest, shared
+from closelook.jobs.store.shards import Columns, Store
 
 #: `damaged`: complete by its manifest, but a file that the manifest lists is gone or changed.
 State = Literal["done", "partial", "damaged", "missing"]

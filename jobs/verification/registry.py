@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from evaluation.report.spreadsheet import csv_text
-from lrp_core.records.types import UserError
-from lrp_core.verification.record import Verification
+from closelook.evaluation.report.spreadsheet import csv_text
+from closelook.lrp_core.records.types import UserError
+from closelook.lrp_core.verification.record import Verification
 
 FOLDER = "CLOSELOOK_VERIFIED"
 SHIPPED = Path(__file__).with_name("verified.csv")

@@ -9,20 +9,20 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from lrp_core.families import bert, gpt2, llama, phi
-from lrp_core.families.bart import BART
-from lrp_core.families.base import Family
-from lrp_core.families.distilbert import DISTILBERT
-from lrp_core.families.generic import GENERIC, generic_family, serves
-from lrp_core.families.gpt_neox import GPT_NEOX
-from lrp_core.families.images import VIT
-from lrp_core.families.layout import NO_LOOKING_AHEAD
-from lrp_core.families.modernbert import MODERNBERT
-from lrp_core.families.opt import OPT
-from lrp_core.families.t5 import T5
-from lrp_core.records.kinds import CLASSIFIER
-from lrp_core.records.registry import Registry
-from lrp_core.records.types import UnsupportedModel, UserError
+from closelook.lrp_core.families import bert, gpt2, llama, phi
+from closelook.lrp_core.families.bart import BART
+from closelook.lrp_core.families.base import Family
+from closelook.lrp_core.families.distilbert import DISTILBERT
+from closelook.lrp_core.families.generic import GENERIC, generic_family, serves
+from closelook.lrp_core.families.gpt_neox import GPT_NEOX
+from closelook.lrp_core.families.images import VIT
+from closelook.lrp_core.families.layout import NO_LOOKING_AHEAD
+from closelook.lrp_core.families.modernbert import MODERNBERT
+from closelook.lrp_core.families.opt import OPT
+from closelook.lrp_core.families.t5 import T5
+from closelook.lrp_core.records.kinds import CLASSIFIER
+from closelook.lrp_core.records.registry import Registry
+from closelook.lrp_core.records.types import UnsupportedModel, UserError
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

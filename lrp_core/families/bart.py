@@ -1,8 +1,8 @@
 from dataclasses import replace
 
-from lrp_core.families.base import Decoder, Family
-from lrp_core.families.layout import CrossAttention, Requirement, SameAs
-from lrp_core.records.kinds import ENCODER_DECODER
+from closelook.lrp_core.families.base import Decoder, Family
+from closelook.lrp_core.families.layout import CrossAttention, Requirement, SameAs
+from closelook.lrp_core.records.kinds import ENCODER_DECODER
 
 _CROSS = CrossAttention(
     attention="encoder_attn",

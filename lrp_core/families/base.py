@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from lrp_core.families.layout import (
+from closelook.lrp_core.families.layout import (
     ONE_LABEL,
     AttentionLayout,
     Correction,
@@ -18,7 +18,7 @@ from lrp_core.families.layout import (
     Requirement,
     SameAs,
 )
-from lrp_core.records.capabilities import (
+from closelook.lrp_core.records.capabilities import (
     ATTENTION,
     DELETION,
     GRADIENTS,
@@ -35,8 +35,8 @@ from lrp_core.records.capabilities import (
     UNCENTRED,
     Capability,
 )
-from lrp_core.records.kinds import DELETE, MASK, Kind
-from lrp_core.records.types import UnsupportedModel
+from closelook.lrp_core.records.kinds import DELETE, MASK, Kind
+from closelook.lrp_core.records.types import UnsupportedModel
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Family(EmbeddingLayout, NormLayout, AttentionLayout, FeedForwardLayout, He
 
     To describe a family that resembles another, use `dataclasses.replace(OTHER, name=..., FIELD=...)`.
 
-    >>> from lrp_core.families.gpt2 import GPT2
+    >>> from closelook.lrp_core.families.gpt2 import GPT2
     >>> replace(GPT2, name="my_gpt2", blocks="decoder.layers").title
     'my_gpt2 models'
     """

@@ -3,10 +3,17 @@
 from dataclasses import replace
 from typing import Any
 
-from lrp_core.families.base import Family
-from lrp_core.families.layout import ABSOLUTE_POSITIONS, WHOLE_FEED_FORWARD, Correction, LabelHead, Requirement, SameAs
-from lrp_core.records.capabilities import ATTENTION, RULES
-from lrp_core.records.kinds import MASKED
+from closelook.lrp_core.families.base import Family
+from closelook.lrp_core.families.layout import (
+    ABSOLUTE_POSITIONS,
+    WHOLE_FEED_FORWARD,
+    Correction,
+    LabelHead,
+    Requirement,
+    SameAs,
+)
+from closelook.lrp_core.records.capabilities import ATTENTION, RULES
+from closelook.lrp_core.records.kinds import MASKED
 
 
 def _embeddings(model: str) -> dict[str, Any]:

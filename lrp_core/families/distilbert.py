@@ -1,6 +1,6 @@
-from lrp_core.families.base import Family
-from lrp_core.families.layout import WHOLE_FEED_FORWARD, LabelHead
-from lrp_core.records.kinds import MASKED
+from closelook.lrp_core.families.base import Family
+from closelook.lrp_core.families.layout import WHOLE_FEED_FORWARD, LabelHead
+from closelook.lrp_core.records.kinds import MASKED
 
 DISTILBERT = Family(
     name="distilbert",

@@ -6,11 +6,11 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from lrp_core.families.base import Family, perturbable
-from lrp_core.families.layout import ONE_LABEL
-from lrp_core.records.capabilities import GRADIENTS, ONE_STACK, Capability
-from lrp_core.records.kinds import CAUSAL, CLASSIFIER, MASKED, Kind
-from lrp_core.records.types import UnsupportedModel
+from closelook.lrp_core.families.base import Family, perturbable
+from closelook.lrp_core.families.layout import ONE_LABEL
+from closelook.lrp_core.records.capabilities import GRADIENTS, ONE_STACK, Capability
+from closelook.lrp_core.records.kinds import CAUSAL, CLASSIFIER, MASKED, Kind
+from closelook.lrp_core.records.types import UnsupportedModel
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

@@ -1,8 +1,8 @@
 from dataclasses import replace
 
-from lrp_core.families.base import Family
-from lrp_core.families.layout import LabelHead, Requirement
-from lrp_core.records.kinds import CAUSAL
+from closelook.lrp_core.families.base import Family
+from closelook.lrp_core.families.layout import LabelHead, Requirement
+from closelook.lrp_core.records.kinds import CAUSAL
 
 GPT2 = Family(
     name="gpt2",

@@ -1,6 +1,6 @@
-from lrp_core.families.base import Family
-from lrp_core.families.layout import STEADY_ROTARY, LabelHead
-from lrp_core.records.kinds import CAUSAL
+from closelook.lrp_core.families.base import Family
+from closelook.lrp_core.families.layout import STEADY_ROTARY, LabelHead
+from closelook.lrp_core.records.kinds import CAUSAL
 
 GPT_NEOX = Family(
     name="gpt_neox",

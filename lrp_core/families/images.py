@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lrp_core.families.base import Family
-from lrp_core.families.layout import ONE_LABEL
-from lrp_core.records.capabilities import UNCENTRED, Capability
-from lrp_core.records.kinds import IMAGE_CLASSIFIER
+from closelook.lrp_core.families.base import Family
+from closelook.lrp_core.families.layout import ONE_LABEL
+from closelook.lrp_core.records.capabilities import UNCENTRED, Capability
+from closelook.lrp_core.records.kinds import IMAGE_CLASSIFIER
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from lrp_core.families.base import Family
-from lrp_core.families.layout import STEADY_ROTARIES, STEADY_ROTARY, Experts, LabelHead, Requirement
-from lrp_core.records.kinds import CAUSAL
+from closelook.lrp_core.families.base import Family
+from closelook.lrp_core.families.layout import STEADY_ROTARIES, STEADY_ROTARY, Experts, LabelHead, Requirement
+from closelook.lrp_core.records.kinds import CAUSAL
 
 LLAMA = Family(
     name="llama",

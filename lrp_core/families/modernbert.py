@@ -1,6 +1,6 @@
-from lrp_core.families.base import Family
-from lrp_core.families.layout import STEADY_ROTARIES, LabelHead, Requirement
-from lrp_core.records.kinds import MASKED
+from closelook.lrp_core.families.base import Family
+from closelook.lrp_core.families.layout import STEADY_ROTARIES, LabelHead, Requirement
+from closelook.lrp_core.records.kinds import MASKED
 
 _OF_FIRST_TOKEN = Requirement("classifier_pooling", ("cls",), "a mean over tokens is read at none of them")
 #: Pre-norm, and the first block has no norm before attention: that of the embeddings stands there.

@@ -1,6 +1,6 @@
-from lrp_core.families.base import Family
-from lrp_core.families.layout import LabelHead, Requirement, SameAs
-from lrp_core.records.kinds import CAUSAL
+from closelook.lrp_core.families.base import Family
+from closelook.lrp_core.families.layout import LabelHead, Requirement, SameAs
+from closelook.lrp_core.records.kinds import CAUSAL
 
 OPT = Family(
     name="opt",

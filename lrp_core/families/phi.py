@@ -1,9 +1,9 @@
 from dataclasses import replace
 
-from lrp_core.families.base import Family
-from lrp_core.families.layout import STEADY_ROTARY, LabelHead, Requirement
-from lrp_core.families.llama import LLAMA
-from lrp_core.records.kinds import CAUSAL
+from closelook.lrp_core.families.base import Family
+from closelook.lrp_core.families.layout import STEADY_ROTARY, LabelHead, Requirement
+from closelook.lrp_core.families.llama import LLAMA
+from closelook.lrp_core.records.kinds import CAUSAL
 
 #: Attention and MLP read the residual stream through one norm, side by side.
 PHI = Family(

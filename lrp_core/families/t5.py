@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from lrp_core.families.base import Decoder, Family, FamilyVariant
-from lrp_core.families.layout import CrossAttention, Requirement
-from lrp_core.records.kinds import ENCODER_DECODER
+from closelook.lrp_core.families.base import Decoder, Family, FamilyVariant
+from closelook.lrp_core.families.layout import CrossAttention, Requirement
+from closelook.lrp_core.records.kinds import ENCODER_DECODER
 
 _CROSS = CrossAttention(
     attention="layer.1.EncDecAttention",

@@ -1,7 +1,7 @@
 """The common description of models around torch's own `nn.TransformerEncoder`."""
 
-from lrp_core.families.base import Family
-from lrp_core.records.kinds import MASKED
+from closelook.lrp_core.families.base import Family
+from closelook.lrp_core.records.kinds import MASKED
 
 #: The encoder is the module `encoder` of the base model, its norms stand before attention and MLP, and one after the
 #: blocks. A description of such models replaces the name and the paths outside of the encoder.

@@ -17,17 +17,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lrp_core.device.transfer import to_host
-from lrp_core.families.generic import GenericFamily
-from lrp_core.interventions.prefixes import Kept, Prompt, read_on, readings
-from lrp_core.interventions.tokens import tokens_removed
-from lrp_core.readers.attention import Attended, Kernel, around_attention
-from lrp_core.readers.readout import over_vocabulary, rows_for
-from lrp_core.records.kinds import DELETE, ZERO
-from lrp_core.records.types import Batch, UserError, span_row
-from lrp_core.records.variants import TOKEN_BUDGET
-from lrp_core.views.guard import check_rows, undisturbed
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.device.transfer import to_host
+from closelook.lrp_core.families.generic import GenericFamily
+from closelook.lrp_core.interventions.prefixes import Kept, Prompt, read_on, readings
+from closelook.lrp_core.interventions.tokens import tokens_removed
+from closelook.lrp_core.readers.attention import Attended, Kernel, around_attention
+from closelook.lrp_core.readers.readout import over_vocabulary, rows_for
+from closelook.lrp_core.records.kinds import DELETE, ZERO
+from closelook.lrp_core.records.types import Batch, UserError, span_row
+from closelook.lrp_core.records.variants import TOKEN_BUDGET
+from closelook.lrp_core.views.guard import check_rows, undisturbed
+from closelook.lrp_core.views.view import ModelView
 
 REMOVE, CUT = "remove", "cut"
 WAYS = (REMOVE, CUT, ZERO, DELETE)

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lrp_core.device.transfer import to_device
-from lrp_core.views.encoder_decoder import EncoderDecoderView
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.device.transfer import to_device
+from closelook.lrp_core.views.encoder_decoder import EncoderDecoderView
+from closelook.lrp_core.views.view import ModelView
 
 
 @dataclass(frozen=True)

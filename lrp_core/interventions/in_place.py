@@ -9,9 +9,9 @@ import torch
 from accelerate.utils import has_offloaded_params
 from torch import Tensor, nn
 
-from lrp_core.parts.layers import ADDED_WEIGHTS
-from lrp_core.records.types import UnsupportedModel
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.parts.layers import ADDED_WEIGHTS
+from closelook.lrp_core.records.types import UnsupportedModel
+from closelook.lrp_core.views.view import ModelView
 
 
 def check_weights(view: ModelView) -> None:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lrp_core.device.transfer import to_device
-from lrp_core.readers.feed_forward import Passing, at_neurons
-from lrp_core.records.capabilities import NEURONS
-from lrp_core.records.types import UnsupportedMethod, UserError
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.device.transfer import to_device
+from closelook.lrp_core.readers.feed_forward import Passing, at_neurons
+from closelook.lrp_core.records.capabilities import NEURONS
+from closelook.lrp_core.records.types import UnsupportedMethod, UserError
+from closelook.lrp_core.views.view import ModelView
 
 Changes = Sequence[Mapping[tuple[int, int], float]]  # for each row: (layer, neuron) to a value or a factor
 

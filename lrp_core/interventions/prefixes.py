@@ -15,9 +15,9 @@ from typing import NamedTuple
 from torch import Tensor
 from transformers import DynamicCache
 
-from lrp_core.device.precision import unrounded
-from lrp_core.records.types import Batch
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.device.precision import unrounded
+from closelook.lrp_core.records.types import Batch
+from closelook.lrp_core.views.view import ModelView
 
 Prompt = tuple[int, ...]
 _FORWARD_ON_CPU, _FORWARD = 64, 1024  # the cost of starting a forward pass, in tokens that are read in the same time

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lrp_core.families.base import Family
-from lrp_core.families.generic import GenericFamily
-from lrp_core.families.images import ImageFamily
-from lrp_core.interventions.in_place import check_weights, restored, tensors_of
-from lrp_core.records.types import UnsupportedModel
-from lrp_core.views.encoder_decoder import EncoderDecoderView
-from lrp_core.views.guard import undisturbed
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.families.base import Family
+from closelook.lrp_core.families.generic import GenericFamily
+from closelook.lrp_core.families.images import ImageFamily
+from closelook.lrp_core.interventions.in_place import check_weights, restored, tensors_of
+from closelook.lrp_core.records.types import UnsupportedModel
+from closelook.lrp_core.views.encoder_decoder import EncoderDecoderView
+from closelook.lrp_core.views.guard import undisturbed
+from closelook.lrp_core.views.view import ModelView
 
 HEAD, EMBEDDINGS = "head", "embeddings"
 _MARK = "_is_hf_initialized"  # transformers does not initialise modules and weights that have this attribute

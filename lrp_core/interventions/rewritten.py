@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lrp_core.families.generic import GenericFamily
-from lrp_core.interventions.in_place import check_weights, put_back, restored, tensors_of
-from lrp_core.parts.block import BlockView
-from lrp_core.parts.layers import NormView
-from lrp_core.views.guard import undisturbed
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.families.generic import GenericFamily
+from closelook.lrp_core.interventions.in_place import check_weights, put_back, restored, tensors_of
+from closelook.lrp_core.parts.block import BlockView
+from closelook.lrp_core.parts.layers import NormView
+from closelook.lrp_core.views.guard import undisturbed
+from closelook.lrp_core.views.view import ModelView
 
 HEADS = "heads permuted"
 _SCALES = torch.tensor([0.25, 0.5, 2.0, 4.0])  # powers of two, so that scaling does not round

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lrp_core.device.transfer import to_device
-from lrp_core.records.kinds import DELETE, MASK, RESAMPLE, ZERO
-from lrp_core.records.types import Batch, UserError
-from lrp_core.views.images import ImageView
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.device.transfer import to_device
+from closelook.lrp_core.records.kinds import DELETE, MASK, RESAMPLE, ZERO
+from closelook.lrp_core.records.types import Batch, UserError
+from closelook.lrp_core.views.images import ImageView
+from closelook.lrp_core.views.view import ModelView
 
 
 def check_way(view: ModelView, way: str, instead: int | Tensor | None = None) -> None:

@@ -9,19 +9,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lrp_core.methods.record import Method
-from lrp_core.methods.records import PERTURBATION, REPRESENTATION
-from lrp_core.records.capabilities import ATTENTION, GRADIENTS, ONE_STACK, RULES, UNCENTRED
-from lrp_core.records.explained import EVERY, NO_CHOICE
-from lrp_core.records.finer import FINER
-from lrp_core.records.option import Option
-from lrp_core.records.registry import Registry
-from lrp_core.records.types import UnsupportedMethod, nearest
-from lrp_core.rules import composite as composites
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.methods.records import PERTURBATION, REPRESENTATION
+from closelook.lrp_core.records.capabilities import ATTENTION, GRADIENTS, ONE_STACK, RULES, UNCENTRED
+from closelook.lrp_core.records.explained import EVERY, NO_CHOICE
+from closelook.lrp_core.records.finer import FINER
+from closelook.lrp_core.records.option import Option
+from closelook.lrp_core.records.registry import Registry
+from closelook.lrp_core.records.types import UnsupportedMethod, nearest
+from closelook.lrp_core.rules import composite as composites
 
 if TYPE_CHECKING:
-    from lrp_core.records.types import Batch, Relevance
-    from lrp_core.views.view import ModelView
+    from closelook.lrp_core.records.types import Batch, Relevance
+    from closelook.lrp_core.views.view import ModelView
 
 EPSILON = 1e-9  # stabilises the denominators of explicit propagation
 
@@ -76,7 +76,7 @@ def _of_gradients(name: str, label: str, rules: str, conserves: bool = True, **r
     """The record of a method of the gradient pass, under the composite `rules` ("plain": the model's own gradients)."""
     inside = [finer.name for finer in FINER.values() if finer.reader and (conserves or not finer.of_sums)]
     of_all: dict[str, Any] = {
-        "explain": "lrp_core.methods.gradients:explain_many",
+        "explain": "closelook.lrp_core.methods.gradients:explain_many",
         "needs": (GRADIENTS,) if rules == "plain" else (GRADIENTS, RULES),
         "gives": ("tokens", *inside),
         "explanations": EVERY,
@@ -95,7 +95,7 @@ def _rival(name: str, label: str, softmax: str, **record: Any) -> Method:
         name,
         label,
         f"attnlrp with {composites.SOFTMAX} {softmax}",
-        explain="lrp_core.methods.gradients:explain_openly",
+        explain="closelook.lrp_core.methods.gradients:explain_openly",
         passes="gradients_openly",
         unstable=True,
         **record,
@@ -109,7 +109,7 @@ def _of_attention(name: str, label: str, function: str, **record: Any) -> Method
         name,
         version=1,
         label=label,
-        explain=f"lrp_core.methods.{function}",
+        explain=f"closelook.lrp_core.methods.{function}",
         spans="together",
         family="attention",
         embeddings=NO_CHOICE,
@@ -199,7 +199,7 @@ METHODS: Registry[Method] = Registry(
         "attnlrp_explicit",
         version=1,
         label="AttnLRP explicit",
-        explain="lrp_core.methods.explicit:explain_many",
+        explain="closelook.lrp_core.methods.explicit:explain_many",
         spans="summed",
         options=(Option("epsilon", EPSILON, "stabilises every denominator", low=0.0),),
         needs=(GRADIENTS, RULES, ONE_STACK),
@@ -216,7 +216,7 @@ METHODS: Registry[Method] = Registry(
         "integrated_gradients",
         version=1,
         label="IG",
-        explain="lrp_core.methods.path_gradients:integrated_gradients",
+        explain="closelook.lrp_core.methods.path_gradients:integrated_gradients",
         spans="together",
         options=(
             Option("steps", 50, "number of gradients along the path", low=1),
@@ -239,7 +239,7 @@ METHODS: Registry[Method] = Registry(
         "smoothgrad",
         version=1,
         label="SmoothGrad",
-        explain="lrp_core.methods.path_gradients:smoothgrad",
+        explain="closelook.lrp_core.methods.path_gradients:smoothgrad",
         spans="together",
         options=(
             Option("samples", 20, "number of points drawn around the input", low=1),
@@ -316,7 +316,7 @@ METHODS: Registry[Method] = Registry(
         "random",
         version=1,
         label="Random",
-        explain="lrp_core.methods.baselines:random_relevance",
+        explain="closelook.lrp_core.methods.baselines:random_relevance",
         spans="together",
         family="baseline",
         seeded=True,

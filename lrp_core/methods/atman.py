@@ -14,15 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lrp_core.device.precision import wide, wide_dtype
-from lrp_core.device.progress import tell
-from lrp_core.device.transfer import to_device
-from lrp_core.readers.attention import Attended, Kernel, around_attention, attend_eagerly
-from lrp_core.readers.readout import explained_numbers
-from lrp_core.records.explained import LOG_PROB, TARGET, relevance_of
-from lrp_core.records.types import Batch, Requests, Results
-from lrp_core.records.variants import TOKEN_BUDGET, rows_of
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.device.precision import wide, wide_dtype
+from closelook.lrp_core.device.progress import tell
+from closelook.lrp_core.device.transfer import to_device
+from closelook.lrp_core.readers.attention import Attended, Kernel, around_attention, attend_eagerly
+from closelook.lrp_core.readers.readout import explained_numbers
+from closelook.lrp_core.records.explained import LOG_PROB, TARGET, relevance_of
+from closelook.lrp_core.records.types import Batch, Requests, Results
+from closelook.lrp_core.records.variants import TOKEN_BUDGET, rows_of
+from closelook.lrp_core.views.view import ModelView
 
 IN_VAIN = 1 / 8  # the largest part of a row that may lie before its own suppressed token, and is computed needlessly
 

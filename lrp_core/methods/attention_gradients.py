@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lrp_core.device.precision import wide, wide_dtype
-from lrp_core.methods.rollout import CrossRollout, discard, of_itself, visible
-from lrp_core.readers.attention import Attended, Kernel, around_attention, weights_read
-from lrp_core.readers.readout import explained_numbers
-from lrp_core.records.explained import explanations_of, relevance_of
-from lrp_core.records.types import Batch, Relevance, Requests, Results
-from lrp_core.views.encoder_decoder import EncoderDecoderView
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.device.precision import wide, wide_dtype
+from closelook.lrp_core.methods.rollout import CrossRollout, discard, of_itself, visible
+from closelook.lrp_core.readers.attention import Attended, Kernel, around_attention, weights_read
+from closelook.lrp_core.readers.readout import explained_numbers
+from closelook.lrp_core.records.explained import explanations_of, relevance_of
+from closelook.lrp_core.records.types import Batch, Relevance, Requests, Results
+from closelook.lrp_core.views.encoder_decoder import EncoderDecoderView
+from closelook.lrp_core.views.view import ModelView
 
 Reader = Callable[[Tensor, Tensor, Tensor], None]  # weights, gradient [B, H, T, T], visible entries [B, T, T]
 

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lrp_core.device.precision import wide
-from lrp_core.device.transfer import to_device
-from lrp_core.readers.attention import around_attention, weights_read
-from lrp_core.records.explained import without_sum
-from lrp_core.records.types import Batch, Requests, Results
-from lrp_core.views.view import ModelView, counted_by
+from closelook.lrp_core.device.precision import wide
+from closelook.lrp_core.device.transfer import to_device
+from closelook.lrp_core.readers.attention import around_attention, weights_read
+from closelook.lrp_core.records.explained import without_sum
+from closelook.lrp_core.records.types import Batch, Requests, Results
+from closelook.lrp_core.views.view import ModelView, counted_by
 
 
 @torch.no_grad()

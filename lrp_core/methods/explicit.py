@@ -21,17 +21,17 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from lrp_core.device.expert_rows import ExpertRows
-from lrp_core.device.precision import unrounded, wide
-from lrp_core.methods import EPSILON
-from lrp_core.parts.layers import NormView
-from lrp_core.readers.attention import Kernel, around_attention
-from lrp_core.records.explained import explained_by, relevance_of
-from lrp_core.records.types import Batch, Relevance, Request, Requests
-from lrp_core.rules.activation import soft_cap
-from lrp_core.rules.heads import HeadRelevance
-from lrp_core.rules.normalization import inverse_rms
-from lrp_core.rules.propagation import (
+from closelook.lrp_core.device.expert_rows import ExpertRows
+from closelook.lrp_core.device.precision import unrounded, wide
+from closelook.lrp_core.methods import EPSILON
+from closelook.lrp_core.parts.layers import NormView
+from closelook.lrp_core.readers.attention import Kernel, around_attention
+from closelook.lrp_core.records.explained import explained_by, relevance_of
+from closelook.lrp_core.records.types import Batch, Relevance, Request, Requests
+from closelook.lrp_core.rules.activation import soft_cap
+from closelook.lrp_core.rules.heads import HeadRelevance
+from closelook.lrp_core.rules.normalization import inverse_rms
+from closelook.lrp_core.rules.propagation import (
     add_rule,
     identity_rule,
     linear_of_experts_rule,
@@ -44,7 +44,7 @@ from lrp_core.rules.propagation import (
     softmax_rule,
     stabilised,
 )
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.views.view import ModelView
 
 
 def explain_many(

@@ -10,18 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lrp_core.device.clock import StageClock
-from lrp_core.device.precision import wide
-from lrp_core.methods import METHODS
-from lrp_core.readers.readout import explained_numbers
-from lrp_core.records.explained import EXPLAINED, explanations_of, relevance_of
-from lrp_core.records.finer import FINER
-from lrp_core.records.types import FULL, Batch, Relevance, Request, Requests, Results, UnsupportedMethod
-from lrp_core.rules import Composite, changed
-from lrp_core.rules.composite import EPSILON, composite_of
-from lrp_core.rules.reading import Measure, Reader
-from lrp_core.rules.scope import rules_on
-from lrp_core.views.view import ModelView, Traced
+from closelook.lrp_core.device.clock import StageClock
+from closelook.lrp_core.device.precision import wide
+from closelook.lrp_core.methods import METHODS
+from closelook.lrp_core.readers.readout import explained_numbers
+from closelook.lrp_core.records.explained import EXPLAINED, explanations_of, relevance_of
+from closelook.lrp_core.records.finer import FINER
+from closelook.lrp_core.records.types import FULL, Batch, Relevance, Request, Requests, Results, UnsupportedMethod
+from closelook.lrp_core.rules import Composite, changed
+from closelook.lrp_core.rules.composite import EPSILON, composite_of
+from closelook.lrp_core.rules.reading import Measure, Reader
+from closelook.lrp_core.rules.scope import rules_on
+from closelook.lrp_core.views.view import ModelView, Traced
 
 MEASURES: dict[str, Measure] = {
     "product": lambda gradient, value: gradient * value,

@@ -15,15 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lrp_core.device.transfer import to_device
-from lrp_core.methods.baselines import seeds_of
-from lrp_core.readers.attention import Attended, Kernel, around_attention
-from lrp_core.readers.readout import explained_numbers
-from lrp_core.records.ablated import Ablated, UnitRelevance
-from lrp_core.records.explained import explanations_of, relevance_of
-from lrp_core.records.types import Batch, Relevance, Requests, Results, UserError
-from lrp_core.records.variants import TOKEN_BUDGET, pieces, rows_of
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.device.transfer import to_device
+from closelook.lrp_core.methods.baselines import seeds_of
+from closelook.lrp_core.readers.attention import Attended, Kernel, around_attention
+from closelook.lrp_core.readers.readout import explained_numbers
+from closelook.lrp_core.records.ablated import Ablated, UnitRelevance
+from closelook.lrp_core.records.explained import explanations_of, relevance_of
+from closelook.lrp_core.records.types import Batch, Relevance, Requests, Results, UserError
+from closelook.lrp_core.records.variants import TOKEN_BUDGET, pieces, rows_of
+from closelook.lrp_core.views.view import ModelView
 
 _DRAWS = 4  # draws for each pair that is run, since short texts have few pairs and many draws repeat one
 

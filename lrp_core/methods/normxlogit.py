@@ -9,12 +9,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lrp_core.device.precision import unrounded
-from lrp_core.methods.records import EMBEDDING_OUTPUT, FOIL, TARGET, WORD
-from lrp_core.readers.attention import around_attention
-from lrp_core.records.explained import NONE, explained_by, relevance_of, whichever
-from lrp_core.records.types import Batch, Requests, Results, UserError
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.device.precision import unrounded
+from closelook.lrp_core.methods.records import EMBEDDING_OUTPUT, FOIL, TARGET, WORD
+from closelook.lrp_core.readers.attention import around_attention
+from closelook.lrp_core.records.explained import NONE, explained_by, relevance_of, whichever
+from closelook.lrp_core.records.types import Batch, Requests, Results, UserError
+from closelook.lrp_core.views.view import ModelView
 
 #: Relevance by layer [B, L, T] from the norm of the input [B, 1, T] and the explained number that the head gives for
 #: each state [B, L, T].

@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lrp_core.device.transfer import to_device
-from lrp_core.interventions.tokens import tokens_removed
-from lrp_core.readers.attention import around_attention
-from lrp_core.readers.readout import explained_numbers
-from lrp_core.records.explained import explanations_of, relevance_of
-from lrp_core.records.kinds import DELETE, MASK
-from lrp_core.records.types import Batch, Relevance, Requests, Results, UserError
-from lrp_core.records.variants import TOKEN_BUDGET, pieces, rows_of
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.device.transfer import to_device
+from closelook.lrp_core.interventions.tokens import tokens_removed
+from closelook.lrp_core.readers.attention import around_attention
+from closelook.lrp_core.readers.readout import explained_numbers
+from closelook.lrp_core.records.explained import explanations_of, relevance_of
+from closelook.lrp_core.records.kinds import DELETE, MASK
+from closelook.lrp_core.records.types import Batch, Relevance, Requests, Results, UserError
+from closelook.lrp_core.records.variants import TOKEN_BUDGET, pieces, rows_of
+from closelook.lrp_core.views.view import ModelView
 
 
 @torch.no_grad()

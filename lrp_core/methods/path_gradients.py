@@ -14,18 +14,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lrp_core.device.precision import wide, wide_dtype
-from lrp_core.device.transfer import to_device
-from lrp_core.methods.baselines import seeds_of
-from lrp_core.methods.gradients import REDUCTIONS
-from lrp_core.readers.attention import around_attention
-from lrp_core.readers.readout import explained_numbers
-from lrp_core.records.capabilities import UNCENTRED
-from lrp_core.records.explained import explanations_of, relevance_of
-from lrp_core.records.types import Batch, Requests, Results, UserError
-from lrp_core.records.variants import TOKEN_BUDGET, pieces, tiled
-from lrp_core.views.images import over_patches
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.device.precision import wide, wide_dtype
+from closelook.lrp_core.device.transfer import to_device
+from closelook.lrp_core.methods.baselines import seeds_of
+from closelook.lrp_core.methods.gradients import REDUCTIONS
+from closelook.lrp_core.readers.attention import around_attention
+from closelook.lrp_core.readers.readout import explained_numbers
+from closelook.lrp_core.records.capabilities import UNCENTRED
+from closelook.lrp_core.records.explained import explanations_of, relevance_of
+from closelook.lrp_core.records.types import Batch, Requests, Results, UserError
+from closelook.lrp_core.records.variants import TOKEN_BUDGET, pieces, tiled
+from closelook.lrp_core.views.images import over_patches
+from closelook.lrp_core.views.view import ModelView
 
 
 def integrated_gradients(

@@ -12,12 +12,12 @@ from functools import cached_property
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Literal
 
-from lrp_core.lazy import imported_object
-from lrp_core.records.capabilities import POSITIONS, Capability
-from lrp_core.records.explained import LINEAR, whichever
-from lrp_core.records.finer import FINER
-from lrp_core.records.option import Option
-from lrp_core.records.types import (
+from closelook.lrp_core.lazy import imported_object
+from closelook.lrp_core.records.capabilities import POSITIONS, Capability
+from closelook.lrp_core.records.explained import LINEAR, whichever
+from closelook.lrp_core.records.finer import FINER
+from closelook.lrp_core.records.option import Option
+from closelook.lrp_core.records.types import (
     FULL,
     Batch,
     Relevance,
@@ -30,9 +30,9 @@ from lrp_core.records.types import (
 )
 
 if TYPE_CHECKING:
-    from lrp_core.families import Family
-    from lrp_core.records.ablated import Ablated, UnitRelevance
-    from lrp_core.views.view import ModelView
+    from closelook.lrp_core.families import Family
+    from closelook.lrp_core.records.ablated import Ablated, UnitRelevance
+    from closelook.lrp_core.views.view import ModelView
 
 MethodFamily = Literal["gradient", "attention", "vector", "perturbation", "representation", "baseline", "planted"]
 #: Settings of a run, passed to the functions of methods that have a parameter of that name. They change no numbers,
@@ -157,8 +157,8 @@ class Method:
         model is free (`lrp_core.views.guard`). Raises UnusableRows for rows that cannot be explained, and
         UnsupportedMethod for what the method or the model does not support.
         """
-        from lrp_core.views.guard import guarded
-        from lrp_core.views.repeated import explained_by_label, summed
+        from closelook.lrp_core.views.guard import guarded
+        from closelook.lrp_core.views.repeated import explained_by_label, summed
 
         self.require(view.family)
         if "tokens" not in self.given:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from lrp_core.methods.record import Method
-from lrp_core.records.capabilities import ATTENTION, DELETION, MASKING, ONE_STACK, STATES
-from lrp_core.records.explained import EVERY, NO_CHOICE
-from lrp_core.records.kinds import DELETE, MASK, ZERO
-from lrp_core.records.option import Option
-from lrp_core.records.registry import Registry
-from lrp_core.records.types import UserError
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.records.capabilities import ATTENTION, DELETION, MASKING, ONE_STACK, STATES
+from closelook.lrp_core.records.explained import EVERY, NO_CHOICE
+from closelook.lrp_core.records.kinds import DELETE, MASK, ZERO
+from closelook.lrp_core.records.option import Option
+from closelook.lrp_core.records.registry import Registry
+from closelook.lrp_core.records.types import UserError
 
 PERTURBATION = (
     Method(
         "atman",
         version=2,
         label="AtMan",
-        explain="lrp_core.methods.atman:explain_many",
+        explain="closelook.lrp_core.methods.atman:explain_many",
         spans="together",
         family="perturbation",
         options=(
@@ -54,7 +54,7 @@ PERTURBATION = (
         "occlusion",
         version=1,
         label="Occlusion",
-        explain="lrp_core.methods.occlusion:explain_many",
+        explain="closelook.lrp_core.methods.occlusion:explain_many",
         spans="together",
         family="perturbation",
         options=(
@@ -79,7 +79,7 @@ PERTURBATION = (
         "kernel_shap",
         version=2,
         label="Kernel SHAP",
-        explain="lrp_core.methods.kernel_shap:explain_many",
+        explain="closelook.lrp_core.methods.kernel_shap:explain_many",
         spans="together",
         family="perturbation",
         options=(
@@ -98,7 +98,7 @@ PERTURBATION = (
             ),
         ),
         gives=("tokens", "units"),
-        from_ablations="lrp_core.methods.kernel_shap:of_units",
+        from_ablations="closelook.lrp_core.methods.kernel_shap:of_units",
         seeded=True,
         explanations=EVERY,
         embeddings=NO_CHOICE,
@@ -151,7 +151,7 @@ def _of_states(name: str, label: str, **record: Any) -> Method:
         name,
         version=1,
         label=label,
-        explain="lrp_core.methods.normxlogit:explain_many",
+        explain="closelook.lrp_core.methods.normxlogit:explain_many",
         spans="summed",
         family="representation",
         embeddings=NO_CHOICE,
@@ -168,7 +168,7 @@ REPRESENTATION = (
         "value_zeroing",
         version=1,
         label="Value Zeroing",
-        explain="lrp_core.methods.value_zeroing:explain_many",
+        explain="closelook.lrp_core.methods.value_zeroing:explain_many",
         spans="summed",
         family="representation",
         needs=(ATTENTION, ONE_STACK),
@@ -218,7 +218,7 @@ def _planted(name: str, label: str, **record: Any) -> Method:
         name,
         version=1,
         label=label,
-        explain=f"lrp_core.methods.baselines:{name}",
+        explain=f"closelook.lrp_core.methods.baselines:{name}",
         family="planted",
         explanations=NO_CHOICE,
         embeddings=NO_CHOICE,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lrp_core.device.precision import wide, wide_dtype
-from lrp_core.methods import ATTENDED, IDENTITY, LEFT_OUT
-from lrp_core.readers.attention import weights_read
-from lrp_core.records.explained import without_sum
-from lrp_core.records.types import Batch, Requests, Results
-from lrp_core.views.encoder_decoder import EncoderDecoderView
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.device.precision import wide, wide_dtype
+from closelook.lrp_core.methods import ATTENDED, IDENTITY, LEFT_OUT
+from closelook.lrp_core.readers.attention import weights_read
+from closelook.lrp_core.records.explained import without_sum
+from closelook.lrp_core.records.types import Batch, Requests, Results
+from closelook.lrp_core.views.encoder_decoder import EncoderDecoderView
+from closelook.lrp_core.views.view import ModelView
 
 
 @torch.no_grad()

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lrp_core.device.precision import wide
-from lrp_core.device.progress import part_of_work, tell
-from lrp_core.device.transfer import to_device, to_host
-from lrp_core.parts.block import BlockView
-from lrp_core.readers.attention import Attended, Kernel, around_attention, weights_read
-from lrp_core.records.explained import relevance_of, whichever
-from lrp_core.records.types import Batch, Requests, Results
-from lrp_core.records.variants import TOKEN_BUDGET, unpadded
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.device.precision import wide
+from closelook.lrp_core.device.progress import part_of_work, tell
+from closelook.lrp_core.device.transfer import to_device, to_host
+from closelook.lrp_core.parts.block import BlockView
+from closelook.lrp_core.readers.attention import Attended, Kernel, around_attention, weights_read
+from closelook.lrp_core.records.explained import relevance_of, whichever
+from closelook.lrp_core.records.types import Batch, Requests, Results
+from closelook.lrp_core.records.variants import TOKEN_BUDGET, unpadded
+from closelook.lrp_core.views.view import ModelView
 
 
 @torch.no_grad()

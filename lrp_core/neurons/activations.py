@@ -10,10 +10,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lrp_core.device.precision import wide
-from lrp_core.device.transfer import to_host
-from lrp_core.readers.feed_forward import Passing, at_neurons
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.device.precision import wide
+from closelook.lrp_core.device.transfer import to_host
+from closelook.lrp_core.readers.feed_forward import Passing, at_neurons
+from closelook.lrp_core.views.view import ModelView
 
 
 @dataclass

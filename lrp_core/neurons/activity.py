@@ -14,14 +14,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lrp_core.device.precision import wide
-from lrp_core.device.transfer import to_device, to_host
-from lrp_core.interventions.neurons import check_neuron
-from lrp_core.parts.block import FeedForward
-from lrp_core.readers.feed_forward import Passing, at_neurons
-from lrp_core.records.types import Batch
-from lrp_core.views.guard import undisturbed
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.device.precision import wide
+from closelook.lrp_core.device.transfer import to_device, to_host
+from closelook.lrp_core.interventions.neurons import check_neuron
+from closelook.lrp_core.parts.block import FeedForward
+from closelook.lrp_core.readers.feed_forward import Passing, at_neurons
+from closelook.lrp_core.records.types import Batch
+from closelook.lrp_core.views.guard import undisturbed
+from closelook.lrp_core.views.view import ModelView
 
 _POWERS = range(-8, 8)
 #: The boundaries between the bins of histograms: powers of two of both signs. A bin holds activations from its lower

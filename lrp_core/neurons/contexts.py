@@ -16,19 +16,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lrp_core.device.transfer import to_host
-from lrp_core.interventions.neurons import check_neuron
-from lrp_core.methods.gradients import READINGS, attribution
-from lrp_core.neurons.activations import peaks_of
-from lrp_core.neurons.activity import batch_of, counting
-from lrp_core.neurons.near_ties import SPARE, runs
-from lrp_core.parts.block import FeedForward
-from lrp_core.readers.feed_forward import Passing, at_neurons
-from lrp_core.records.types import UnsupportedMethod
-from lrp_core.rules.neurons import share_above
-from lrp_core.rules.scope import rules_on
-from lrp_core.views.guard import undisturbed
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.device.transfer import to_host
+from closelook.lrp_core.interventions.neurons import check_neuron
+from closelook.lrp_core.methods.gradients import READINGS, attribution
+from closelook.lrp_core.neurons.activations import peaks_of
+from closelook.lrp_core.neurons.activity import batch_of, counting
+from closelook.lrp_core.neurons.near_ties import SPARE, runs
+from closelook.lrp_core.parts.block import FeedForward
+from closelook.lrp_core.readers.feed_forward import Passing, at_neurons
+from closelook.lrp_core.records.types import UnsupportedMethod
+from closelook.lrp_core.rules.neurons import share_above
+from closelook.lrp_core.rules.scope import rules_on
+from closelook.lrp_core.views.guard import undisturbed
+from closelook.lrp_core.views.view import ModelView
 
 NumberedText = tuple[int, Sequence[int]]  # a text's number in the corpus, and its token ids
 Inputs = dict[tuple[int, FeedForward], tuple[Tensor, Passing]]  # of down projections, by layer and part

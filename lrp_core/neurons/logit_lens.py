@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lrp_core.device.precision import wide
-from lrp_core.interventions.neurons import check_neuron
-from lrp_core.neurons.near_ties import SPARE
-from lrp_core.parts.layers import weights_of
-from lrp_core.records.types import Relevance, UserError
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.device.precision import wide
+from closelook.lrp_core.interventions.neurons import check_neuron
+from closelook.lrp_core.neurons.near_ties import SPARE
+from closelook.lrp_core.parts.layers import weights_of
+from closelook.lrp_core.records.types import Relevance, UserError
+from closelook.lrp_core.views.view import ModelView
 
 Tokens = tuple[tuple[int, float], ...]  # (token id, its logit or cosine)
 

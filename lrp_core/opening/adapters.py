@@ -19,10 +19,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from lrp_core.families import class_in, family_of
-from lrp_core.opening.checkpoint import without_numbers
-from lrp_core.parts.layers import ADDED_WEIGHTS
-from lrp_core.records.types import UnsupportedModel, UserError
+from closelook.lrp_core.families import class_in, family_of
+from closelook.lrp_core.opening.checkpoint import without_numbers
+from closelook.lrp_core.parts.layers import ADDED_WEIGHTS
+from closelook.lrp_core.records.types import UnsupportedModel, UserError
 
 SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."  # in an adapter's file, precedes every name of a weight of the base model

@@ -16,18 +16,18 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from lrp_core.families.generic import way_out
-from lrp_core.parts.layers import ADDED_WEIGHTS, ALTERED, Convolution, LinearLayer, NormView
-from lrp_core.readers.attention import Attended, Kernel, around_attention
-from lrp_core.records.capabilities import ATTENTION
-from lrp_core.records.types import Batch, UnsupportedModel, UserError
-from lrp_core.verification.rounding import differ, unit_of
-from lrp_core.verification.samples import random_rows
-from lrp_core.verification.stock import explained_logits, stock_logits
-from lrp_core.views.guard import undisturbed
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.families.generic import way_out
+from closelook.lrp_core.parts.layers import ADDED_WEIGHTS, ALTERED, Convolution, LinearLayer, NormView
+from closelook.lrp_core.readers.attention import Attended, Kernel, around_attention
+from closelook.lrp_core.records.capabilities import ATTENTION
+from closelook.lrp_core.records.types import Batch, UnsupportedModel, UserError
+from closelook.lrp_core.verification.rounding import differ, unit_of
+from closelook.lrp_core.verification.samples import random_rows
+from closelook.lrp_core.verification.stock import explained_logits, stock_logits
+from closelook.lrp_core.views.guard import undisturbed
+from closelook.lrp_core.views.view import ModelView
 
-_KNOWN = {"torch", "transformers", "peft", "accelerate", "lrp_core"}  # packages whose modules compute what they should
+_KNOWN = {"torch", "transformers", "peft", "accelerate", "closelook"}  # packages whose modules compute what they should
 _TOKENS = 7  # of the text on which a model is tried
 
 

@@ -13,8 +13,8 @@ from math import prod
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from lrp_core.families import family_of, family_of_type, register_model_classes
-from lrp_core.records.types import UnsupportedModel, UserError
+from closelook.lrp_core.families import family_of, family_of_type, register_model_classes
+from closelook.lrp_core.records.types import UnsupportedModel, UserError
 
 if TYPE_CHECKING:
     from torch import nn

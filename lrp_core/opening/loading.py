@@ -18,13 +18,13 @@ from huggingface_hub import try_to_load_from_cache
 from safetensors import SafetensorError
 from transformers import PretrainedConfig
 
-from lrp_core.families import family_of
-from lrp_core.opening import adapters
-from lrp_core.opening.checkpoint import CONFIG, check_folder, check_size, conversion, read_config
-from lrp_core.opening.model import view_of
-from lrp_core.records.capabilities import ATTENTION
-from lrp_core.records.types import UserError, did_you_mean, nearest
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.families import family_of
+from closelook.lrp_core.opening import adapters
+from closelook.lrp_core.opening.checkpoint import CONFIG, check_folder, check_size, conversion, read_config
+from closelook.lrp_core.opening.model import view_of
+from closelook.lrp_core.records.capabilities import ATTENTION
+from closelook.lrp_core.records.types import UserError, did_you_mean, nearest
+from closelook.lrp_core.views.view import ModelView
 
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
 

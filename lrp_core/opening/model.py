@@ -10,20 +10,20 @@ from accelerate.utils import has_offloaded_params
 from torch import nn
 from transformers import PreTrainedModel
 
-from lrp_core.families import family_of, without_head
-from lrp_core.families.generic import GenericFamily, way_out
-from lrp_core.families.images import ImageFamily
-from lrp_core.opening.adapters import beside_base
-from lrp_core.opening.altered import may_be_altered, note_altered
-from lrp_core.opening.checkpoint import check_model
-from lrp_core.opening.rebuilt import separated, unrolled
-from lrp_core.records.capabilities import RULES
-from lrp_core.records.types import UnsupportedModel, UserError
-from lrp_core.rules.activation import Activation, activation
-from lrp_core.views.encoder_decoder import EncoderDecoderView
-from lrp_core.views.generic import GenericView
-from lrp_core.views.images import ImageView
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.families import family_of, without_head
+from closelook.lrp_core.families.generic import GenericFamily, way_out
+from closelook.lrp_core.families.images import ImageFamily
+from closelook.lrp_core.opening.adapters import beside_base
+from closelook.lrp_core.opening.altered import may_be_altered, note_altered
+from closelook.lrp_core.opening.checkpoint import check_model
+from closelook.lrp_core.opening.rebuilt import separated, unrolled
+from closelook.lrp_core.records.capabilities import RULES
+from closelook.lrp_core.records.types import UnsupportedModel, UserError
+from closelook.lrp_core.rules.activation import Activation, activation
+from closelook.lrp_core.views.encoder_decoder import EncoderDecoderView
+from closelook.lrp_core.views.generic import GenericView
+from closelook.lrp_core.views.images import ImageView
+from closelook.lrp_core.views.view import ModelView
 
 
 def view_of(model: nn.Module, family: str | None = None) -> ModelView:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from lrp_core.families import Family
-from lrp_core.parts.layers import ADDED_WEIGHTS
-from lrp_core.records.types import UnsupportedModel
+from closelook.lrp_core.families import Family
+from closelook.lrp_core.parts.layers import ADDED_WEIGHTS
+from closelook.lrp_core.records.types import UnsupportedModel
 
 #: Activations by transformers' name: the function that torch's layers call, and a module that computes the same.
 _ACTIVATIONS = {"relu": (nn.functional.relu, nn.ReLU), "gelu": (nn.functional.gelu, nn.GELU)}

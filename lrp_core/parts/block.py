@@ -11,9 +11,9 @@ import torch
 from accelerate.utils import align_module_device
 from torch import Tensor, nn
 
-from lrp_core.families import Family
-from lrp_core.families.layout import CrossAttention, Experts
-from lrp_core.parts.layers import LinearLayer, NormView, weights_of
+from closelook.lrp_core.families import Family
+from closelook.lrp_core.families.layout import CrossAttention, Experts
+from closelook.lrp_core.parts.layers import LinearLayer, NormView, weights_of
 
 SHARED = "shared"  # stands for the shared expert's number in the names of neurons
 

@@ -13,8 +13,8 @@ import torch
 from accelerate.utils import align_module_device
 from torch import Tensor, nn
 
-from lrp_core.families import Family
-from lrp_core.records.types import UnsupportedMethod
+from closelook.lrp_core.families import Family
+from closelook.lrp_core.records.types import UnsupportedMethod
 
 #: For modules with an adapter that is not merged: returns the tensor to add to the module's weight, in its layout.
 ADDED_WEIGHTS: WeakKeyDictionary[nn.Module, Callable[[], Tensor]] = WeakKeyDictionary()

@@ -13,11 +13,11 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
-from lrp_core.families import Family
-from lrp_core.parts.block import AttentionView, BlockView
-from lrp_core.parts.layers import LinearLayer, NormView, Readout, SoftCap
-from lrp_core.parts.neuron_names import NeuronNames
-from lrp_core.records.kinds import Kind
+from closelook.lrp_core.families import Family
+from closelook.lrp_core.parts.block import AttentionView, BlockView
+from closelook.lrp_core.parts.layers import LinearLayer, NormView, Readout, SoftCap
+from closelook.lrp_core.parts.neuron_names import NeuronNames
+from closelook.lrp_core.records.kinds import Kind
 
 
 @dataclass(frozen=True)

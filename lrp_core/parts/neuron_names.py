@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lrp_core.parts.block import SHARED, FeedForward
-from lrp_core.records.types import UserError
+from closelook.lrp_core.parts.block import SHARED, FeedForward
+from closelook.lrp_core.records.types import UserError
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PretrainedConfig
 
-from lrp_core.readers.own_kernels import STAND_INS, Attended, Kernel
-from lrp_core.records.capabilities import ATTENTION
-from lrp_core.records.types import UserError
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.readers.own_kernels import STAND_INS, Attended, Kernel
+from closelook.lrp_core.records.capabilities import ATTENTION
+from closelook.lrp_core.records.types import UserError
+from closelook.lrp_core.views.view import ModelView
 
 Around = Callable[..., Attended]  # of (kernel, module, q, k, v, mask, **options)
 ReadWeights = Callable[[int, Tensor, Tensor | None], None]  # of a layer, its weights [B, H, T, T] and its mask

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from transformers.integrations.moe import ExpertsInterface
 
-from lrp_core.device.expert_rows import ExpertRows
-from lrp_core.parts.block import BlockView, FeedForward
+from closelook.lrp_core.device.expert_rows import ExpertRows
+from closelook.lrp_core.parts.block import BlockView, FeedForward
 
 
 @dataclass(frozen=True)

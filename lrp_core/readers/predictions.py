@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lrp_core.device.transfer import to_host
-from lrp_core.readers.readout import TOKENS, label_logits, over_vocabulary
-from lrp_core.records.types import Batch
-from lrp_core.views.guard import ROUNDING, undisturbed
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.device.transfer import to_host
+from closelook.lrp_core.readers.readout import TOKENS, label_logits, over_vocabulary
+from closelook.lrp_core.records.types import Batch
+from closelook.lrp_core.views.guard import ROUNDING, undisturbed
+from closelook.lrp_core.views.view import ModelView
 
 Row = Mapping[str, Any]  # of the view schema
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lrp_core.records.explained import Explained, explained_by
-from lrp_core.records.types import Batch, UserError
-from lrp_core.views.encoder_decoder import EncoderDecoderView
-from lrp_core.views.view import ModelView, weighted
+from closelook.lrp_core.records.explained import Explained, explained_by
+from closelook.lrp_core.records.types import Batch, UserError
+from closelook.lrp_core.views.encoder_decoder import EncoderDecoderView
+from closelook.lrp_core.views.view import ModelView, weighted
 
 #: The most rows and tokens whose logits are held at once. Constants, so that a row's sums depend little on the batch.
 _ROWS, TOKENS = 1024, 8192

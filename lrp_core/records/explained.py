@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lrp_core.records.types import Relevance, Request, UnsupportedMethod, UserError
+from closelook.lrp_core.records.types import Relevance, Request, UnsupportedMethod, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lrp_core.lazy import imported_object
-from lrp_core.records.capabilities import ATTENTION, NEURONS, ONE_STACK, STATES, Capability
+from closelook.lrp_core.lazy import imported_object
+from closelook.lrp_core.records.capabilities import ATTENTION, NEURONS, ONE_STACK, STATES, Capability
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,20 +39,20 @@ class Finer:
 
 
 _RECORDS = (
-    Finer("heads", "relevance of attention heads", (ATTENTION,), "lrp_core.rules.heads:HeadRelevance"),
+    Finer("heads", "relevance of attention heads", (ATTENTION,), "closelook.lrp_core.rules.heads:HeadRelevance"),
     Finer("layers", "relevance by layer", (STATES, ONE_STACK)),
-    Finer("neurons", "relevance of neurons", (NEURONS,), "lrp_core.rules.neurons:NeuronRelevance"),
+    Finer("neurons", "relevance of neurons", (NEURONS,), "closelook.lrp_core.rules.neurons:NeuronRelevance"),
     Finer(
         "projections",
         "relevance of queries, keys, values and outputs of attention",
         (ATTENTION, ONE_STACK, NEURONS),
-        "lrp_core.rules.heads:ProjectionRelevance",
+        "closelook.lrp_core.rules.heads:ProjectionRelevance",
     ),
     Finer(
         "boundaries",
         "relevance at the boundaries of layers",
         (ATTENTION, ONE_STACK, NEURONS),
-        "lrp_core.rules.boundaries:BoundaryRelevance",
+        "closelook.lrp_core.rules.boundaries:BoundaryRelevance",
         of_sums=True,
     ),
 )

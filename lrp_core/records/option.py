@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lrp_core.records.capabilities import Capability
-from lrp_core.records.types import UserError
+from closelook.lrp_core.records.capabilities import Capability
+from closelook.lrp_core.records.types import UserError
 
 
 @dataclass(frozen=True)

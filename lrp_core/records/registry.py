@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, TypeVar
 
-from lrp_core.records.types import UserError
+from closelook.lrp_core.records.types import UserError
 
 
 class Named(Protocol):

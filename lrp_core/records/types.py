@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from lrp_core.records.finer import FinerFields, axes
+from closelook.lrp_core.records.finer import FinerFields, axes
 
 if TYPE_CHECKING:  # torch takes seconds to import, and this module also serves code that only needs the errors
     import torch
@@ -247,7 +247,7 @@ class Batch:
 
         Copies to a GPU are asynchronous, and those to the CPU wait once for all fields.
         """
-        from lrp_core.device.transfer import to_device, to_host
+        from closelook.lrp_core.device.transfer import to_device, to_host
 
         if str(device) != "cpu":
             return self.mapped(lambda value: to_device(value, device))
@@ -384,7 +384,7 @@ class Relevance(FinerFields):
     @staticmethod
     def on_host(several: Sequence[Relevance]) -> list[Relevance]:
         """Copies of the results on the CPU, without fields of subclasses; the device is waited for once in all."""
-        from lrp_core.device.transfer import to_host
+        from closelook.lrp_core.device.transfer import to_host
 
         copies = iter(to_host([value for relevance in several for value in relevance.tensors.values()]))
         return [relevance.mapped(lambda _: next(copies)) for relevance in several]

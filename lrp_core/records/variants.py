@@ -11,9 +11,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lrp_core.device.progress import tell
-from lrp_core.device.transfer import to_device
-from lrp_core.records.types import Batch
+from closelook.lrp_core.device.progress import tell
+from closelook.lrp_core.device.transfer import to_device
+from closelook.lrp_core.records.types import Batch
 
 TOKEN_BUDGET = 4096  # the most tokens of one forward, padding included; a longer row is run alone
 

@@ -13,9 +13,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lrp_core.device.precision import wide
-from lrp_core.records.types import UnsupportedModel
-from lrp_core.rules.switch import Ruled, Switch, with_value
+from closelook.lrp_core.device.precision import wide
+from closelook.lrp_core.records.types import UnsupportedModel
+from closelook.lrp_core.rules.switch import Ruled, Switch, with_value
 
 _aten = torch.ops.aten
 _SQRT_HALF = 0.5**0.5

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from lrp_core.rules.switch import Ruled, Switch, with_value
+from closelook.lrp_core.rules.switch import Ruled, Switch, with_value
 
 
 def attend_with(query: Tensor, key: Tensor, value: Tensor, switch: Switch) -> tuple[Tensor, Tensor, Tensor]:

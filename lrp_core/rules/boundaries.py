@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lrp_core.device.precision import wide
-from lrp_core.parts.block import BlockView, ExpertsView
-from lrp_core.parts.layers import weights_of
-from lrp_core.records.types import Batch, UnsupportedMethod
-from lrp_core.rules.reading import Reader, Tap, tap_bias, tap_input, tap_output
-from lrp_core.rules.records import Composite
-from lrp_core.rules.switch import Switch
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.device.precision import wide
+from closelook.lrp_core.parts.block import BlockView, ExpertsView
+from closelook.lrp_core.parts.layers import weights_of
+from closelook.lrp_core.records.types import Batch, UnsupportedMethod
+from closelook.lrp_core.rules.reading import Reader, Tap, tap_bias, tap_input, tap_output
+from closelook.lrp_core.rules.records import Composite
+from closelook.lrp_core.rules.switch import Switch
+from closelook.lrp_core.views.view import ModelView
 
 #: Why a block keeps relevance: its biases absorb their share, the softmax of attention absorbs some, and in blocks with
 #: experts so do the router's softmax and the sigmoid gate of the shared expert.

@@ -19,10 +19,10 @@ from functools import lru_cache
 from itertools import product
 from typing import Any
 
-from lrp_core.records.finer import FINER
-from lrp_core.records.types import UserError, nearest
-from lrp_core.rules import records
-from lrp_core.rules.records import LINEAR_GROUPS, Composite, LinearRule
+from closelook.lrp_core.records.finer import FINER
+from closelook.lrp_core.records.types import UserError, nearest
+from closelook.lrp_core.rules import records
+from closelook.lrp_core.rules.records import LINEAR_GROUPS, Composite, LinearRule
 
 EPSILON, GAMMA, ZPLUS, ALPHA_BETA = "epsilon", "gamma", "zplus", "alpha_beta"
 CONSTANT, IDENTITY, GRADIENT, DISTRIBUTED_BIAS = "constant", "identity", "gradient", "distributed_bias"
@@ -161,8 +161,8 @@ def composite_of(rules: str) -> Composite:
 @lru_cache
 def changed(base: Composite, written: str) -> Composite:
     """The composite `base` with the rules that `written`, a spec in canonical form, gives to some groups."""
-    from lrp_core.rules.linear import LINEAR_RULES
-    from lrp_core.rules.softmax import SOFTMAX_RULES
+    from closelook.lrp_core.rules.linear import LINEAR_RULES
+    from closelook.lrp_core.rules.softmax import SOFTMAX_RULES
 
     spec = Spec.of(written)
     if not spec.rules:

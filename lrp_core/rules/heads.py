@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lrp_core.device.precision import wide
-from lrp_core.rules.reading import Reader, Tap, tap_output
-from lrp_core.rules.records import Composite
-from lrp_core.rules.switch import Switch
+from closelook.lrp_core.device.precision import wide
+from closelook.lrp_core.rules.reading import Reader, Tap, tap_output
+from closelook.lrp_core.rules.records import Composite
+from closelook.lrp_core.rules.switch import Switch
 
 
 def pool(relevance: Tensor) -> Tensor:

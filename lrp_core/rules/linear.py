@@ -15,10 +15,10 @@ from functools import lru_cache, partial
 import torch
 from torch import Tensor
 
-from lrp_core.device.precision import wide_dtype
-from lrp_core.parts.layers import LinearLayer, ReadRows
-from lrp_core.rules.records import TRUE_LINEAR, LinearRule
-from lrp_core.rules.switch import Ruled, Switch
+from closelook.lrp_core.device.precision import wide_dtype
+from closelook.lrp_core.parts.layers import LinearLayer, ReadRows
+from closelook.lrp_core.rules.records import TRUE_LINEAR, LinearRule
+from closelook.lrp_core.rules.switch import Ruled, Switch
 
 
 @lru_cache

@@ -14,13 +14,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lrp_core.device.precision import wide
-from lrp_core.families import Family
-from lrp_core.parts.block import FeedForward
-from lrp_core.readers.feed_forward import Passing, at_neurons
-from lrp_core.rules.reading import Measure, Reader, Tap
-from lrp_core.rules.records import BilinearRule, Composite
-from lrp_core.rules.switch import Switch
+from closelook.lrp_core.device.precision import wide
+from closelook.lrp_core.families import Family
+from closelook.lrp_core.parts.block import FeedForward
+from closelook.lrp_core.readers.feed_forward import Passing, at_neurons
+from closelook.lrp_core.rules.reading import Measure, Reader, Tap
+from closelook.lrp_core.rules.records import BilinearRule, Composite
+from closelook.lrp_core.rules.switch import Switch
 
 _PIECES = 16  # the positions of a sample are read in so many pieces
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lrp_core.device.precision import wide_dtype
-from lrp_core.rules.switch import Ruled, Switch, with_value
+from closelook.lrp_core.device.precision import wide_dtype
+from closelook.lrp_core.rules.switch import Ruled, Switch, with_value
 
 _backward = torch.ops.aten.native_layer_norm_backward
 

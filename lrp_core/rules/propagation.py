@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lrp_core.device.expert_rows import ExpertRows
-from lrp_core.device.precision import wide
-from lrp_core.rules.switch import Ruled
+from closelook.lrp_core.device.expert_rows import ExpertRows
+from closelook.lrp_core.device.precision import wide
+from closelook.lrp_core.rules.switch import Ruled
 
 
 def stabilised(z: Tensor, epsilon: float) -> Tensor:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from lrp_core.records.types import Batch
-from lrp_core.rules.records import Composite
-from lrp_core.rules.switch import Switch
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.records.types import Batch
+from closelook.lrp_core.rules.records import Composite
+from closelook.lrp_core.rules.switch import Switch
+from closelook.lrp_core.views.view import ModelView
 
 Read = Callable[[Tensor, Tensor], None]  # reads a gradient and a value
 Measure = Callable[[Tensor, Tensor], Tensor]  # (gradient, value) to relevance, elementwise

@@ -16,21 +16,21 @@ from accelerate.utils import has_offloaded_params
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from lrp_core.device.precision import unrounded
-from lrp_core.parts.block import ExpertsView
-from lrp_core.parts.layers import LinearLayer, NormView, ReadRows
-from lrp_core.readers.attention import Attended, Kernel, around_attention
-from lrp_core.records.capabilities import RULES
-from lrp_core.records.types import UnsupportedMethod
-from lrp_core.rules import Composite
-from lrp_core.rules.activation import Activation, activate, activation, soft_cap
-from lrp_core.rules.bilinear import as_gate, attend_with, share
-from lrp_core.rules.linear import project, values_only
-from lrp_core.rules.normalization import normalise
-from lrp_core.rules.reading import Reader
-from lrp_core.rules.softmax import attend_openly
-from lrp_core.rules.switch import Switch
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.device.precision import unrounded
+from closelook.lrp_core.parts.block import ExpertsView
+from closelook.lrp_core.parts.layers import LinearLayer, NormView, ReadRows
+from closelook.lrp_core.readers.attention import Attended, Kernel, around_attention
+from closelook.lrp_core.records.capabilities import RULES
+from closelook.lrp_core.records.types import UnsupportedMethod
+from closelook.lrp_core.rules import Composite
+from closelook.lrp_core.rules.activation import Activation, activate, activation, soft_cap
+from closelook.lrp_core.rules.bilinear import as_gate, attend_with, share
+from closelook.lrp_core.rules.linear import project, values_only
+from closelook.lrp_core.rules.normalization import normalise
+from closelook.lrp_core.rules.reading import Reader
+from closelook.lrp_core.rules.softmax import attend_openly
+from closelook.lrp_core.rules.switch import Switch
+from closelook.lrp_core.views.view import ModelView
 
 Hook = Callable[[nn.Module, tuple[Any, ...], Any], Any]  # routers put out several tensors
 

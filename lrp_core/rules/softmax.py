@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lrp_core.device.precision import wide, wide_dtype
-from lrp_core.readers.attention import attend_eagerly
-from lrp_core.rules.activation import activate, soft_cap
-from lrp_core.rules.propagation import stabilised
-from lrp_core.rules.records import TRUE_SOFTMAX, SoftmaxRule
-from lrp_core.rules.switch import Ruled, Switch
+from closelook.lrp_core.device.precision import wide, wide_dtype
+from closelook.lrp_core.readers.attention import attend_eagerly
+from closelook.lrp_core.rules.activation import activate, soft_cap
+from closelook.lrp_core.rules.propagation import stabilised
+from closelook.lrp_core.rules.records import TRUE_SOFTMAX, SoftmaxRule
+from closelook.lrp_core.rules.switch import Ruled, Switch
 
 _TINY = 1e-6  # keeps scores away from 0 where rules divide by them
 _IN_CACHE = 100_000  # numbers in a piece of rows, so that a few such pieces fit into a core's cache

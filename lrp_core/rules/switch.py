@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from lrp_core.rules.records import Composite
+from closelook.lrp_core.rules.records import Composite
 
 
 @dataclass

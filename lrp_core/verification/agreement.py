@@ -8,12 +8,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lrp_core.methods.record import Method
-from lrp_core.verification.record import Finding, Gap
-from lrp_core.verification.rounding import Rounded, differ, distance
-from lrp_core.verification.stock import explained_logits, first_difference, outputs_of, stock_logits
-from lrp_core.verification.trial import Row, Trial, named, real_tokens
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.verification.record import Finding, Gap
+from closelook.lrp_core.verification.rounding import Rounded, differ, distance
+from closelook.lrp_core.verification.stock import explained_logits, first_difference, outputs_of, stock_logits
+from closelook.lrp_core.verification.trial import Row, Trial, named, real_tokens
+from closelook.lrp_core.views.view import ModelView
 
 STOCK = "logits are those of the stock model"
 TOLD = "methods explain these logits"

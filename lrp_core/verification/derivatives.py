@@ -21,18 +21,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lrp_core.device.precision import unrounded
-from lrp_core.parts.layers import NormView
-from lrp_core.readers.attention import Attended, around_attention, attend_eagerly
-from lrp_core.records.capabilities import ATTENTION, RULES
-from lrp_core.records.explained import whichever
-from lrp_core.records.types import Batch, UnsupportedMethod
-from lrp_core.records.variants import tiled
-from lrp_core.rules import ATTNLRP, LRP, PLAIN, Composite
-from lrp_core.rules.scope import rules_on
-from lrp_core.verification.record import Gap
-from lrp_core.verification.rounding import MARGIN, Rounded, distance, largest, unit_of
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.device.precision import unrounded
+from closelook.lrp_core.parts.layers import NormView
+from closelook.lrp_core.readers.attention import Attended, around_attention, attend_eagerly
+from closelook.lrp_core.records.capabilities import ATTENTION, RULES
+from closelook.lrp_core.records.explained import whichever
+from closelook.lrp_core.records.types import Batch, UnsupportedMethod
+from closelook.lrp_core.records.variants import tiled
+from closelook.lrp_core.rules import ATTNLRP, LRP, PLAIN, Composite
+from closelook.lrp_core.rules.scope import rules_on
+from closelook.lrp_core.verification.record import Gap
+from closelook.lrp_core.verification.rounding import MARGIN, Rounded, distance, largest, unit_of
+from closelook.lrp_core.views.view import ModelView
 
 #: The relative step on an embedding, by dtype: small enough for curvature and large enough for rounding.
 STEPS = {torch.float64: 2.0**-13, torch.float32: 2.0**-7}

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from lrp_core.device.precision import wide
-from lrp_core.verification.record import Gap
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.device.precision import wide
+from closelook.lrp_core.verification.record import Gap
+from closelook.lrp_core.views.view import ModelView
 
 MARGIN = 16.0  # on all tiny models in all precisions, equal computations differed by at most 6 times the change
 DRAWS = 2

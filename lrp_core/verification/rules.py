@@ -11,12 +11,12 @@ import torch
 from accelerate.utils import has_offloaded_params
 from torch import Tensor, nn
 
-from lrp_core.methods.record import Method
-from lrp_core.records.capabilities import GRADIENTS
-from lrp_core.records.finer import FINER
-from lrp_core.records.types import Relevance, UnsupportedMethod
-from lrp_core.rules import COMPOSITES, Composite
-from lrp_core.verification.derivatives import (
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.records.capabilities import GRADIENTS
+from closelook.lrp_core.records.finer import FINER
+from closelook.lrp_core.records.types import Relevance, UnsupportedMethod
+from closelook.lrp_core.rules import COMPOSITES, Composite
+from closelook.lrp_core.verification.derivatives import (
     EMBEDDINGS,
     STEPS,
     Entrance,
@@ -24,10 +24,10 @@ from lrp_core.verification.derivatives import (
     composites_to_check,
     gap_of_derivatives,
 )
-from lrp_core.verification.record import Finding, Gap
-from lrp_core.verification.rounding import differ
-from lrp_core.verification.trial import Row, Trial, named
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.verification.record import Finding, Gap
+from closelook.lrp_core.verification.rounding import differ
+from closelook.lrp_core.verification.trial import Row, Trial, named
+from closelook.lrp_core.views.view import ModelView
 
 SUMS = "relevance sums to the explained number where biases are zero"
 LAYERS = "relevance that enters a layer leaves it, or is kept by biases and softmax"

@@ -7,15 +7,15 @@ from time import perf_counter
 
 import torch
 
-from lrp_core.device.memory import peak_memory
-from lrp_core.methods.record import Method
-from lrp_core.records.types import UnsupportedMethod
-from lrp_core.verification import agreement, rules
-from lrp_core.verification.record import Cost, Finding, Verification
-from lrp_core.verification.samples import random_rows
-from lrp_core.verification.trial import Tell, Trial, copies_of
-from lrp_core.views.guard import undisturbed
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.device.memory import peak_memory
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.records.types import UnsupportedMethod
+from closelook.lrp_core.verification import agreement, rules
+from closelook.lrp_core.verification.record import Cost, Finding, Verification
+from closelook.lrp_core.verification.samples import random_rows
+from closelook.lrp_core.verification.trial import Tell, Trial, copies_of
+from closelook.lrp_core.views.guard import undisturbed
+from closelook.lrp_core.views.view import ModelView
 
 
 def silent(unit: str, done: int, total: int) -> None:

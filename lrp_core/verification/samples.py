@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from lrp_core.views.images import ImageView
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.views.images import ImageView
+from closelook.lrp_core.views.view import ModelView
 
 LENGTHS = (7, 4, 10)  # the numbers of tokens of the samples
 _FIRST = 3  # lower ids are special tokens in most vocabularies

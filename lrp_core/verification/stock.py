@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lrp_core.device.precision import wide
-from lrp_core.records.types import Batch
-from lrp_core.verification.rounding import differ
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.device.precision import wide
+from closelook.lrp_core.records.types import Batch
+from closelook.lrp_core.verification.rounding import differ
+from closelook.lrp_core.views.view import ModelView
 
 _PIECE = 4096  # rows of the unembedding that are widened to float32 at a time
 

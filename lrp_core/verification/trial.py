@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lrp_core.methods.record import Method
-from lrp_core.records.types import Batch, Relevance
-from lrp_core.verification.rounding import Rounded, unit_of
-from lrp_core.verification.samples import beginning
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.records.types import Batch, Relevance
+from closelook.lrp_core.verification.rounding import Rounded, unit_of
+from closelook.lrp_core.verification.samples import beginning
+from closelook.lrp_core.views.view import ModelView
 
 Row = Mapping[str, Any]
 Tell = Callable[[str, int, int], None]  # called with a title, the number of steps that are done, and the number of all

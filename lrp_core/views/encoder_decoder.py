@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lrp_core.families.base import Decoder, Family
-from lrp_core.parts.block import AttentionView, BlockView
-from lrp_core.parts.layers import NormView, weights_of
-from lrp_core.records.types import Batch, UserError
-from lrp_core.views.view import ModelView, counted_by, up_to
+from closelook.lrp_core.families.base import Decoder, Family
+from closelook.lrp_core.parts.block import AttentionView, BlockView
+from closelook.lrp_core.parts.layers import NormView, weights_of
+from closelook.lrp_core.records.types import Batch, UserError
+from closelook.lrp_core.views.view import ModelView, counted_by, up_to
 
 
 @dataclass(frozen=True, repr=False)

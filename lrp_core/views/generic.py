@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lrp_core.device.precision import wide
-from lrp_core.device.transfer import to_device, to_host
-from lrp_core.parts.block import BlockView
-from lrp_core.parts.layers import LinearLayer, NormView
-from lrp_core.records.types import Batch, UnsupportedModel, UnusableRows
-from lrp_core.views.guard import undisturbed
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.device.precision import wide
+from closelook.lrp_core.device.transfer import to_device, to_host
+from closelook.lrp_core.parts.block import BlockView
+from closelook.lrp_core.parts.layers import LinearLayer, NormView
+from closelook.lrp_core.records.types import Batch, UnsupportedModel, UnusableRows
+from closelook.lrp_core.views.guard import undisturbed
+from closelook.lrp_core.views.view import ModelView
 
 _PROBE = 6  # tokens of the text on which a model is tested
 _ROUNDING = {torch.bfloat16: 0.1, torch.float16: 0.02}  # relative to the largest logit; 1e-4 in wider precisions

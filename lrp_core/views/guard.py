@@ -17,11 +17,20 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-from lrp_core.device.transfer import to_host
-from lrp_core.families.generic import GenericFamily
-from lrp_core.records.explained import EXPLAINED
-from lrp_core.records.types import Batch, Relevance, Request, Requests, Results, UnusableRows, UserError, rows_named
-from lrp_core.views.view import ModelView
+from closelook.lrp_core.device.transfer import to_host
+from closelook.lrp_core.families.generic import GenericFamily
+from closelook.lrp_core.records.explained import EXPLAINED
+from closelook.lrp_core.records.types import (
+    Batch,
+    Relevance,
+    Request,
+    Requests,
+    Results,
+    UnusableRows,
+    UserError,
+    rows_named,
+)
+from closelook.lrp_core.views.view import ModelView
 
 #: How far two forward passes may differ in the logit of one prediction, relative to the logit (at least 1), by dtype:
 #: another batch rounds differently. Stored float64 logits may be from versions that rounded to float32 inside. A larger

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lrp_core.families.images import ImageFamily, both
-from lrp_core.parts.layers import Convolution, LinearLayer, weights_of
-from lrp_core.records.types import Batch, UserError, by
-from lrp_core.views.view import ModelView, Traced
+from closelook.lrp_core.families.images import ImageFamily, both
+from closelook.lrp_core.parts.layers import Convolution, LinearLayer, weights_of
+from closelook.lrp_core.records.types import Batch, UserError, by
+from closelook.lrp_core.views.view import ModelView, Traced
 
 
 class PatchTokens(nn.Module):

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lrp_core.records.types import Batch, Relevance, Request, Requests, Results, UnusableRows, UserError
+from closelook.lrp_core.records.types import Batch, Relevance, Request, Requests, Results, UnusableRows, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from lrp_core.views.view import ModelView
+    from closelook.lrp_core.views.view import ModelView
 
 LABELS_AT_ONCE = 8  # labels that share a forward pass, at most: each needs memory for the head's states
 TOKENS_AT_ONCE = 64  # tokens of a span that are computed at once, at most
@@ -34,7 +34,7 @@ def explained_by_label(
     """
     import torch
 
-    from lrp_core.records.variants import tiled
+    from closelook.lrp_core.records.variants import tiled
 
     if not view.kind.labels or view.predicts_score:
         raise UserError("only classifiers have labels, and this model is none: leave `label` out of the requests")
@@ -83,7 +83,7 @@ def summed(explain: Callable[..., Results], batch: Batch, requests: Requests, *,
     `texts`, and up to TOKENS_AT_ONCE tokens share a forward pass. Raises UnusableRows as the pass does, for rows of
     `batch`.
     """
-    from lrp_core.records.variants import tiled
+    from closelook.lrp_core.records.variants import tiled
 
     positions, ids, weights = batch.span_positions, batch.span_ids, batch.span_weights
     assert positions is not None

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lrp_core.device.precision import unrounded, wide
-from lrp_core.parts.layers import weights_of
-from lrp_core.parts.model import ModelParts
-from lrp_core.records.types import Batch, UserError
+from closelook.lrp_core.device.precision import unrounded, wide
+from closelook.lrp_core.parts.layers import weights_of
+from closelook.lrp_core.parts.model import ModelParts
+from closelook.lrp_core.records.types import Batch, UserError
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ import sys
 import pytest
 import torch
 
-from alti import kernel
+from closelook.alti import kernel
 
 pytestmark = pytest.mark.numeric
 _CHECK = """
-from alti import fused, transformed
-from alti.kernel import _sample
-from alti.transformed import AttentionParts, Chunk
+from closelook.alti import fused, transformed
+from closelook.alti.kernel import _sample
+from closelook.alti.transformed import AttentionParts, Chunk
 from tests.alti.test_alti_transformed import random_parts
 
 def single(parts):

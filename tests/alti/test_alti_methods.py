@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-import alti.methods
-from alti import METHODS, alti_logit, explain_many
-from alti.planner import MemoryNeeds
-from lrp_core import Batch, Request, UnsupportedMethod, UserError
-from lrp_core import attribute as core_attribute
+import closelook.alti.methods
+from closelook.alti import METHODS, alti_logit, explain_many
+from closelook.alti.planner import MemoryNeeds
+from closelook.lrp_core import Batch, Request, UnsupportedMethod, UserError
+from closelook.lrp_core import attribute as core_attribute
 from tests.oracles import alti as oracles_alti
 from tests.tiny import MORE, TINY, ragged_rows, tiny_model
 
@@ -162,14 +162,14 @@ def test_out_of_memory_halves_the_group_then_the_chunk(view, monkeypatch, caplog
     method = METHODS["alti_logit" if view.family.norm_order == "pre" else "alti"]
     batch = Batch.collate(ragged_rows(view, lengths=(8, 7, 10, 9)), 0)
     whole = method(view, batch)
-    compute = alti.methods._compute
+    compute = closelook.alti.methods._compute
 
     def scarce(view, batch, maps, explanations, plan):
         if len(batch) > 1 or plan.chunk.vectors > 10:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return compute(view, batch, maps, explanations, plan)
 
-    monkeypatch.setattr(alti.methods, "_compute", scarce)
+    monkeypatch.setattr(closelook.alti.methods, "_compute", scarce)
     relevance = method(view, batch)
     assert [plan.batch for plan in relevance.plans] == [1, 1, 1, 1]
     assert all(plan.chunk.vectors <= 10 for plan in relevance.plans)
@@ -181,7 +181,7 @@ def test_out_of_memory_at_the_smallest_chunk_is_raised(view, monkeypatch):
     def never(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(alti.methods, "_compute", never)
+    monkeypatch.setattr(closelook.alti.methods, "_compute", never)
     with pytest.raises(torch.OutOfMemoryError):
         METHODS["alti_logit" if view.family.norm_order == "pre" else "alti"](view, Batch.collate(ragged_rows(view), 0))
 

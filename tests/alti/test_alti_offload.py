@@ -3,8 +3,8 @@
 import torch
 from accelerate.utils import has_offloaded_params
 
-from alti import METHODS
-from lrp_core import Batch, load_model
+from closelook.alti import METHODS
+from closelook.lrp_core import Batch, load_model
 from tests.tiny import ragged_rows, tiny_model
 
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from alti import METHODS, planner
-from alti.planner import MemoryNeeds, predict
-from alti.transformed import Chunk
-from lrp_core import Batch, UserError
-from lrp_core.device.memory import peak_memory
+from closelook.alti import METHODS, planner
+from closelook.alti.planner import MemoryNeeds, predict
+from closelook.alti.transformed import Chunk
+from closelook.lrp_core import Batch, UserError
+from closelook.lrp_core.device.memory import peak_memory
 from tests.tiny import tiny_model
 
 SIZES = {

@@ -7,9 +7,9 @@ from threading import Event
 import pytest
 import torch
 
-from alti.maps import normalised
-from alti.threads import run_all
-from alti.transformed import AttentionParts, Chunk, contributions, contributions_to
+from closelook.alti.maps import normalised
+from closelook.alti.threads import run_all
+from closelook.alti.transformed import AttentionParts, Chunk, contributions, contributions_to
 
 pytestmark = pytest.mark.numeric
 

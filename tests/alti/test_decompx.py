@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-import alti.decompx
-from alti import METHODS
-from lrp_core import Batch, UnsupportedMethod, UserError
-from lrp_core.families import FAMILIES
+import closelook.alti.decompx
+from closelook.alti import METHODS
+from closelook.lrp_core import Batch, UnsupportedMethod, UserError
+from closelook.lrp_core.families import FAMILIES
 from tests.oracles import vectors as oracles
 from tests.tiny import ragged_rows, tiny_classifier, tiny_model
 
@@ -84,7 +84,7 @@ def test_the_budget_bounds_what_is_held_and_changes_no_number(monkeypatch):
     with pytest.raises(UserError, match=r"DecompX needs (\d+) bytes for one sample of \d+ tokens") as error:
         METHODS["decompx"](view, replace(batch), byte_budget=1000)
     assert "\n" not in str(error.value)
-    monkeypatch.setattr(alti.decompx, "_HIDDEN", 1)
+    monkeypatch.setattr(closelook.alti.decompx, "_HIDDEN", 1)
     torch.testing.assert_close(METHODS["decompx"](view, batch).tokens, expected, **EXACT)
 
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from alti import METHODS
-from lrp_core import Batch, UnsupportedMethod
-from lrp_core.opening.model import view_of
+from closelook.alti import METHODS
+from closelook.lrp_core import Batch, UnsupportedMethod
+from closelook.lrp_core.opening.model import view_of
 from tests.oracles import vectors as oracles
 from tests.tiny import ragged_rows, tiny_classifier, tiny_model
 

@@ -3,10 +3,10 @@
 import pyarrow as pa
 import pytest
 
-from evaluation.report import drawing
-from evaluation.schema import RUNTIME
-from jobs.stages import report
-from jobs.stages.report import samples as explorer
+from closelook.evaluation.report import drawing
+from closelook.evaluation.schema import RUNTIME
+from closelook.jobs.stages import report
+from closelook.jobs.stages.report import samples as explorer
 from tests.browser.driver import ATTACK, WIDTHS, browser
 from tests.stages import score_plan
 from tests.synthetic import CONFIG, write_store

@@ -9,14 +9,14 @@ import re
 import numpy as np
 import pytest
 
-from evaluation.report.explorers import NeuronExplorer
-from evaluation.report.explorers import neuron_entry as neuron
-from evaluation.report.heatmaps.tokens import EVERY_LABEL, Line, data
-from evaluation.report.page import PAGES, Part, Provenance, Site, explain_page
-from evaluation.report.sections.evidence import evidence_figure, evidence_table, ranks_table
-from evaluation.report.sections.faithfulness import areas_table, curve_figures, overview_table, pairs_table
-from evaluation.report.sections.neurons import Ablations, ablation_figure, ablation_table
-from evaluation.scoring.intervals import Resampling
+from closelook.evaluation.report.explorers import NeuronExplorer
+from closelook.evaluation.report.explorers import neuron_entry as neuron
+from closelook.evaluation.report.heatmaps.tokens import EVERY_LABEL, Line, data
+from closelook.evaluation.report.page import PAGES, Part, Provenance, Site, explain_page
+from closelook.evaluation.report.sections.evidence import evidence_figure, evidence_table, ranks_table
+from closelook.evaluation.report.sections.faithfulness import areas_table, curve_figures, overview_table, pairs_table
+from closelook.evaluation.report.sections.neurons import Ablations, ablation_figure, ablation_table
+from closelook.evaluation.scoring.intervals import Resampling
 from tests.browser.axe import emulate, violations
 from tests.browser.driver import WIDTHS, call, write_page
 from tests.evaluation.report.test_faithfulness import NAMES, drawn_of, held_of, some_results

@@ -5,10 +5,10 @@ import subprocess
 import numpy as np
 import pytest
 
-from evaluation.explained.cases import Case, Variant, Word
-from evaluation.explained.pages import sheet
-from evaluation.explained.rows import Name
-from evaluation.report.page import Provenance
+from closelook.evaluation.explained.cases import Case, Variant, Word
+from closelook.evaluation.explained.pages import sheet
+from closelook.evaluation.explained.rows import Name
+from closelook.evaluation.report.page import Provenance
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.browser

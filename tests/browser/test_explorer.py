@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.report.explorers import Explorer
-from evaluation.report.heatmaps.tokens import Line, data
-from evaluation.report.page import Provenance, Site
+from closelook.evaluation.report.explorers import Explorer
+from closelook.evaluation.report.heatmaps.tokens import Line, data
+from closelook.evaluation.report.page import Provenance, Site
 from tests.browser.driver import wait, write_page
 from tests.evaluation.report.test_tables import some_results
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from evaluation.report.explorers import NeuronExplorer, shown
-from evaluation.report.explorers import neuron_entry as entry
-from evaluation.report.page import Provenance, Site
+from closelook.evaluation.report.explorers import NeuronExplorer, shown
+from closelook.evaluation.report.explorers import neuron_entry as entry
+from closelook.evaluation.report.page import Provenance, Site
 from tests.browser.driver import wait, write_page
 from tests.evaluation.report.test_tables import some_results
 

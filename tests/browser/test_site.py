@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluation.benchmark.pictures import Preprocessing
-from evaluation.report.heatmaps.overlay import patch_names, with_picture
-from evaluation.report.heatmaps.tokens import EVERY_LABEL, Line, data
-from evaluation.report.page import PAGES, Provenance, explain_page
-from evaluation.report.table import SMALLEST_ROW
+from closelook.evaluation.benchmark.pictures import Preprocessing
+from closelook.evaluation.report.heatmaps.overlay import patch_names, with_picture
+from closelook.evaluation.report.heatmaps.tokens import EVERY_LABEL, Line, data
+from closelook.evaluation.report.page import PAGES, Provenance, explain_page
+from closelook.evaluation.report.table import SMALLEST_ROW
 from tests.browser.driver import ATTACK, WIDTHS, wait
 
 pytestmark = pytest.mark.browser

@@ -2,9 +2,9 @@
 
 import pytest
 
-from evaluation.report.explorers import MethodSources, SourcesExplorer
-from evaluation.report.explorers import answer_entry as entry
-from evaluation.report.page import Provenance, Site, answers_page
+from closelook.evaluation.report.explorers import MethodSources, SourcesExplorer
+from closelook.evaluation.report.explorers import answer_entry as entry
+from closelook.evaluation.report.page import Provenance, Site, answers_page
 from tests.browser.axe import violations
 from tests.browser.driver import WIDTHS, wait, write_page
 from tests.evaluation.report.test_tables import some_results

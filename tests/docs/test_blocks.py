@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from jobs.config import RunConfig
+from closelook.jobs.config import RunConfig
 from tests.docs.reader import BLOCK
 
 ROOT = Path(__file__).parents[2]

@@ -1,5 +1,6 @@
 """docs/extend.md: its tables are there, its package is the example package, and its other examples run as written."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -13,21 +14,21 @@ from types import ModuleType
 import pytest
 import torch
 
-from jobs.__main__ import main
-from jobs.commands.listings.config import keys
-from jobs.commands.options import app
-from jobs.commands.roots.status import collect
-from jobs.methods import METHODS
-from jobs.plan.node import Run
-from jobs.products.table import PRODUCTS
-from jobs.stages import report
-from jobs.stages.report import samples as explorer
-from jobs.store import Ledger
-from lrp_core import Batch, Request
-from lrp_core.methods.gradients import explain_many
-from lrp_core.records.types import UserError
-from lrp_core.rules import COMPOSITES
-from lrp_core.rules.composite import RULES
+from closelook.jobs.__main__ import main
+from closelook.jobs.commands.listings.config import keys
+from closelook.jobs.commands.options import app
+from closelook.jobs.commands.roots.status import collect
+from closelook.jobs.methods import METHODS
+from closelook.jobs.plan.node import Run
+from closelook.jobs.products.table import PRODUCTS
+from closelook.jobs.stages import report
+from closelook.jobs.stages.report import samples as explorer
+from closelook.jobs.store import Ledger
+from closelook.lrp_core import Batch, Request
+from closelook.lrp_core.methods.gradients import explain_many
+from closelook.lrp_core.records.types import UserError
+from closelook.lrp_core.rules import COMPOSITES
+from closelook.lrp_core.rules.composite import RULES
 from tests.stages import score_plan
 from tests.synthetic import CONFIG, write_store
 from tests.tiny import ragged_rows, tiny_model
@@ -39,14 +40,19 @@ ROWS = [re.split(r" *\| *", row.strip("| ")) for row in re.findall(r"^\| an? .*$
 PACKAGE = "tests/example_package"
 
 
+def module_of(path):
+    """The name by which a file of a room, or of the tests, is imported."""
+    name = path.removesuffix(".py").replace("/", ".")
+    return name if name.startswith("tests.") else f"closelook.{name}"
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_a_row_names_a_folder_or_file_and_a_table_that_are_there(row):
     _, written, line, group = row
     for path in re.findall(r"`(\w+/\S+)`", written):
         assert (ROOT / path).is_file() or (ROOT / path).parent.is_dir()
     for table, path in re.findall(r"`([A-Z_]+)` of `(\S+)`", line):
-        module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        assert len(getattr(import_module(module), table))
+        assert len(getattr(import_module(module_of(path.removesuffix("/__init__.py"))), table))
     if group.startswith("`"):
         assert f'"{group.strip("`")}"' in BLOCKS[f"{PACKAGE}/pyproject.toml"]
 
@@ -68,7 +74,7 @@ def written(monkeypatch):
     """Does what a block says: a new module under its path, or lines in one that is there."""
 
     def write(path):
-        name = path.removesuffix(".py").replace("/", ".")
+        name = module_of(path)
         if (ROOT / path).is_file():
             module = import_module(name)
             namespace = dict(vars(module))
@@ -99,9 +105,14 @@ def test_a_product_is_a_module_and_a_line(tmp_path, monkeypatch, written):
     schema = written("evaluation/schema/relevance.py").SPARSITY
     product = written("jobs/products/sparsity.py").SPARSITY
     every = {**PRODUCTS, product.name: product}
-    for module in ("jobs.products.table", "jobs.runner.worker", "jobs.stages.compute", "jobs.commands.roots.status"):
+    for module in (
+        "closelook.jobs.products.table",
+        "closelook.jobs.runner.worker",
+        "closelook.jobs.stages.compute",
+        "closelook.jobs.commands.roots.status",
+    ):
         monkeypatch.setattr(f"{module}.PRODUCTS", every)
-    monkeypatch.setattr("jobs.stages.compute.is_of_package", lambda name: name == product.name)
+    monkeypatch.setattr("closelook.jobs.stages.compute.is_of_package", lambda name: name == product.name)
     store, plan = write_store(tmp_path, tasks=("sva",), samples=6)
 
     def states():
@@ -121,8 +132,8 @@ def test_a_product_is_a_module_and_a_line(tmp_path, monkeypatch, written):
 
 def test_a_product_of_a_package_that_workers_cannot_compute_is_refused_by_name(tmp_path, monkeypatch):
     product = replace(PRODUCTS["scores"], name="idle", compute=None)
-    monkeypatch.setattr("jobs.stages.compute.PRODUCTS", {**PRODUCTS, product.name: product})
-    monkeypatch.setattr("jobs.stages.compute.is_of_package", lambda name: name == product.name)
+    monkeypatch.setattr("closelook.jobs.stages.compute.PRODUCTS", {**PRODUCTS, product.name: product})
+    monkeypatch.setattr("closelook.jobs.stages.compute.is_of_package", lambda name: name == product.name)
     store, plan = write_store(tmp_path, tasks=("sva",), samples=6)
     with pytest.raises(UserError, match="product idle of an installed package has no `units` or no `compute`"):
         score_plan(CONFIG, plan, store)
@@ -146,7 +157,7 @@ def test_a_rule_of_the_package_changes_the_gradient_that_its_method_reads(monkey
 def test_a_rule_that_users_choose_is_a_function_and_its_name_in_two_tables(monkeypatch, written):
     module = written("lrp_core/rules/softmax.py")
     monkeypatch.setitem(module.SOFTMAX_RULES, "halved", module.HALVED)
-    monkeypatch.setattr("lrp_core.rules.composite.RULES", {**RULES, "softmax": (*RULES["softmax"], "halved")})
+    monkeypatch.setattr("closelook.lrp_core.rules.composite.RULES", {**RULES, "softmax": (*RULES["softmax"], "halved")})
     view = tiny_model("gpt2")
     batch = Batch.collate(ragged_rows(view), pad_id=0)
     relevance = [
@@ -181,7 +192,7 @@ def test_a_key_of_the_config_is_a_field_with_its_documentation(tmp_path, monkeyp
 
 ASKED = """
 import torch
-from lrp_core import METHODS, Batch
+from closelook.lrp_core import METHODS, Batch
 from tests.tiny import ragged_rows, tiny_model
 
 view = tiny_model("llama")  # no biases: what a layer puts out has the relevance of its neurons
@@ -195,12 +206,18 @@ torch.testing.assert_close(relevance.mlps.sum(-1), relevance.neurons.sum(-1))
 
 def test_a_finer_relevance_is_a_record_its_field_and_its_reader(tmp_path):
     unused = shutil.ignore_patterns("data", "jobs")
-    for package in ("lrp_core", "alti", "tests"):
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=unused)
+    for folder in ("lrp_core", "alti", "tests"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=unused)
+    (tmp_path / "src").mkdir()
+    shutil.copytree(ROOT / "src" / "closelook", tmp_path / "src" / "closelook", symlinks=True)
+    paths = os.pathsep.join([str(tmp_path), str(tmp_path / "src")])
     record, added = BLOCKS["lrp_core/records/finer.py"].split("\n\n")
     records = tmp_path / "lrp_core/records/finer.py"
     text = records.read_text().replace("_RECORDS = (", f"{record}\n_RECORDS = (\n    MLPS,")
     records.write_text(f"{text}    {added}")
     (tmp_path / "lrp_core/rules/mlps.py").write_text(BLOCKS["lrp_core/rules/mlps.py"])
-    completed = subprocess.run([sys.executable, "-c", ASKED], cwd=tmp_path, capture_output=True, text=True, check=False)
+    environment = os.environ | {"PYTHONPATH": paths}
+    completed = subprocess.run(
+        [sys.executable, "-c", ASKED], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     assert completed.returncode == 0, completed.stderr

@@ -14,11 +14,11 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import closelook
-from evaluation.benchmark import reading
-from evaluation.benchmark.demo import generate, model_dir
-from evaluation.schema import GENERIC
-from jobs import results
-from jobs.__main__ import app
+from closelook.evaluation.benchmark import reading
+from closelook.evaluation.benchmark.demo import generate, model_dir
+from closelook.evaluation.schema import GENERIC
+from closelook.jobs import results
+from closelook.jobs.__main__ import app
 from tests.jobs.conftest import blank_figures  # noqa: F401  # pages show no figure of a report
 from tests.jobs.inline import without_ray
 from tests.synthetic import Words, write_run, write_store

@@ -8,10 +8,10 @@ from pathlib import Path
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, PreTrainedTokenizerFast
 
-from jobs.config import RunConfig
-from jobs.stages.prepare import prepare
-from jobs.store import Store
-from lrp_core import random_model
+from closelook.jobs.config import RunConfig
+from closelook.jobs.stages.prepare import prepare
+from closelook.jobs.store import Store
+from closelook.lrp_core import random_model
 from tests.jobs.inline import without_ray
 from tests.stages import ablations, attribute
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from evaluation.schema import CURVES
-from jobs.cluster.attempts import Untroubled
-from jobs.methods import METHODS
-from jobs.plan.node import Cell, Part
-from jobs.plan.units import WorkerOptions
-from jobs.products.drawing import Drawing
-from jobs.products.explaining import ExplainedBatch, Explainer
-from jobs.products.record import NodeFailed, Opened, Reject
-from jobs.products.relevance import RELEVANCE
-from jobs.runner.rows import Outcome, compute_parts
-from jobs.store import Artifact
+from closelook.evaluation.schema import CURVES
+from closelook.jobs.cluster.attempts import Untroubled
+from closelook.jobs.methods import METHODS
+from closelook.jobs.plan.node import Cell, Part
+from closelook.jobs.plan.units import WorkerOptions
+from closelook.jobs.products.drawing import Drawing
+from closelook.jobs.products.explaining import ExplainedBatch, Explainer
+from closelook.jobs.products.record import NodeFailed, Opened, Reject
+from closelook.jobs.products.relevance import RELEVANCE
+from closelook.jobs.runner.rows import Outcome, compute_parts
+from closelook.jobs.store import Artifact
 
 
 def opened_for(view: Any, attempts: Any = None, token_budget: int = 10_000, **options: Any) -> Opened:

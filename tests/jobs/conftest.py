@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from evaluation.report import drawing
-from jobs import __main__ as cli
-from jobs.cluster.pools import connect
-from jobs.commands import terminal
-from jobs.config import RunConfig
-from jobs.store import Store
+from closelook.evaluation.report import drawing
+from closelook.jobs import __main__ as cli
+from closelook.jobs.cluster.pools import connect
+from closelook.jobs.commands import terminal
+from closelook.jobs.config import RunConfig
+from closelook.jobs.store import Store
 from tests.jobs import forked
 from tests.jobs.inline import without_ray
 from tests.jobs.small import config_of, prepared, relevance_of, save_model

@@ -23,7 +23,7 @@ FORKS.set_forkserver_preload(
     [
         "torch",
         "datasets",
-        "lrp_core.opening.loading",
+        "closelook.lrp_core.opening.loading",
         "transformers.models.gpt2.modeling_gpt2",
         "ray.cloudpickle",
         "pydantic",

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.cluster.executor import executed_by
-from jobs.cluster.slots import Slots
+from closelook.jobs.cluster.executor import executed_by
+from closelook.jobs.cluster.slots import Slots
 
 HOLD = "CLOSELOOK_TEST_HOLD"
 
@@ -74,7 +74,7 @@ def _hold(index: int) -> None:
 
 
 if __name__ == "__main__":
-    from jobs.__main__ import main
+    from closelook.jobs.__main__ import main
 
     with executed_by(Inline(before_unit=_hold)):
         main()

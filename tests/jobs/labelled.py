@@ -6,12 +6,12 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from evaluation.schema import CURVES, VIEW
-from jobs.config import RunConfig
-from jobs.plan.cells import make_plan
-from jobs.products.curves import curves_of as curve_nodes
-from jobs.store import Ledger
-from lrp_core import load_model
+from closelook.evaluation.schema import CURVES, VIEW
+from closelook.jobs.config import RunConfig
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.products.curves import curves_of as curve_nodes
+from closelook.jobs.store import Ledger
+from closelook.lrp_core import load_model
 from tests.tiny import tiny_classifier
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmn"]

@@ -11,15 +11,15 @@ import pyarrow as pa
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, PreTrainedTokenizerFast
 
-from evaluation.schema import VIEW
-from jobs.config import RunConfig
-from jobs.plan.cells import make_plan, schema_of
-from jobs.plan.models import load_tokenizer, tokenizer_key
-from jobs.store import Ledger, Store
-from jobs.store.artifacts import views_of
-from lrp_core import random_model
-from lrp_core.families import FAMILIES
-from lrp_core.families.generic import GENERIC
+from closelook.evaluation.schema import VIEW
+from closelook.jobs.config import RunConfig
+from closelook.jobs.plan.cells import make_plan, schema_of
+from closelook.jobs.plan.models import load_tokenizer, tokenizer_key
+from closelook.jobs.store import Ledger, Store
+from closelook.jobs.store.artifacts import views_of
+from closelook.lrp_core import random_model
+from closelook.lrp_core.families import FAMILIES
+from closelook.lrp_core.families.generic import GENERIC
 from tests.patience import PATIENCE_S
 
 VOCABULARY = 60
@@ -138,7 +138,7 @@ def killed_once(worker: type, commit: str) -> type:
     return Killed
 
 
-def closelook(*arguments: str, module: str = "jobs", **environment: str) -> subprocess.Popen[str]:
+def closelook(*arguments: str, module: str = "closelook", **environment: str) -> subprocess.Popen[str]:
     """The command in a process group of its own.
 
     It starts a Ray of its own, or, as the module `tests.jobs.inline`, does without: `Forked` is that at less cost.
@@ -146,7 +146,7 @@ def closelook(*arguments: str, module: str = "jobs", **environment: str) -> subp
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     return subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
-        env=inherited | {"PYTHONPATH": str(REPOSITORY)} | environment,
+        env=inherited | {"PYTHONPATH": str(REPOSITORY / "src")} | environment,
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore it
         stdout=subprocess.PIPE,

@@ -6,8 +6,8 @@ from itertools import product
 import pytest
 import torch
 
-from lrp_core import METHODS, Batch, Request, UnsupportedMethod, UserError, attribute
-from lrp_core.methods.gradients import explain_many
+from closelook.lrp_core import METHODS, Batch, Request, UnsupportedMethod, UserError, attribute
+from closelook.lrp_core.methods.gradients import explain_many
 from tests.asked import in_turn
 from tests.oracles import rules as oracles
 from tests.tiny import MORE, TINY, ragged_rows, tiny_model
@@ -96,8 +96,8 @@ def test_full_and_partial_embeddings_differ_by_the_position_part(view, batch):
 @pytest.mark.parametrize("method", ["gradient_l1", "gradient_x_input", "lrp", "attnlrp", "attnlrp_explicit"])
 def test_head_poolings_equal_the_naive_ones(view, batch, method):
     """Reads gradient and value of the head outputs at the output projection, where they are flat."""
-    from lrp_core.methods.gradients import READINGS
-    from lrp_core.rules.scope import rules_on
+    from closelook.lrp_core.methods.gradients import READINGS
+    from closelook.lrp_core.rules.scope import rules_on
 
     reading = READINGS["attnlrp" if method == "attnlrp_explicit" else method]
     outputs = []

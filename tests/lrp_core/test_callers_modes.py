@@ -6,9 +6,9 @@ from functools import partial
 import pytest
 import torch
 
-from jobs.methods import METHODS, applicable
-from lrp_core import Batch, UserError, load_model
-from lrp_core.opening.model import view_of
+from closelook.jobs.methods import METHODS, applicable
+from closelook.lrp_core import Batch, UserError, load_model
+from closelook.lrp_core.opening.model import view_of
 from tests.tiny import BOTH, IMAGES, TINY, picture_rows, ragged_rows, tiny_model
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from captum import attr as captum
 
-from lrp_core import Batch, ModelView
-from lrp_core.methods.path_gradients import Noise
+from closelook.lrp_core import Batch, ModelView
+from closelook.lrp_core.methods.path_gradients import Noise
 from tests.asked import close, explain
 from tests.oracles import methods as oracles
 from tests.tiny import ragged_rows

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lrp_core import METHODS, Batch
+from closelook.lrp_core import METHODS, Batch
 from tests.asked import EXPLANATIONS, close, explain, widths
 from tests.oracles import methods as oracles
 from tests.tiny import picture_rows, ragged_rows, tiny_classifier, tiny_model

@@ -12,7 +12,7 @@ import sys
 import pytest
 import torch
 
-from lrp_core import Batch, attribute
+from closelook.lrp_core import Batch, attribute
 from tests.tiny import ragged_rows, tiny_model
 
 LXT = """
@@ -24,7 +24,7 @@ sys.modules["lxt.efficient.models"] = stub
 from lxt.efficient import patches
 from transformers import AttentionInterface
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
-from lrp_core import Batch
+from closelook.lrp_core import Batch
 from tests.tiny import ragged_rows, tiny_model
 
 method = sys.argv[1]

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from lrp_core import Batch, UserError, attribute
-from lrp_core.methods import METHODS
+from closelook.lrp_core import Batch, UserError, attribute
+from closelook.lrp_core.methods import METHODS
 from tests.tiny import tiny_model
 
 FAMILIES = ("t5", "bart", "gpt2", "llama")

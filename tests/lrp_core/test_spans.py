@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from jobs.methods import METHODS
-from lrp_core import Batch, UnsupportedMethod, UnusableRows, UserError
-from lrp_core.records.explained import NO_CHOICE, NONE
-from lrp_core.records.types import span_row
+from closelook.jobs.methods import METHODS
+from closelook.lrp_core import Batch, UnsupportedMethod, UnusableRows, UserError
+from closelook.lrp_core.records.explained import NO_CHOICE, NONE
+from closelook.lrp_core.records.types import span_row
 from tests.oracles import methods as oracles_methods
 from tests.tiny import BOTH, MORE, TINY, tiny_classifier, tiny_model
 

@@ -67,9 +67,9 @@ def copied(folder: Path) -> Path:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, check=True, capture_output=True, text=True)
     for name in filter(None, listed.stdout.split("\0")):
         source, target = REPOSITORY / name, folder / name
-        if source.is_file():
+        if source.is_file() or source.is_symlink():  # src/closelook leads to the rooms by links
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, target)
+            shutil.copy(source, target, follow_symlinks=False)
     return folder
 
 
@@ -111,7 +111,7 @@ def _pytest(root: Path, log: Path, arguments: list[str]) -> int:
         for number in (1, 2):
             os.dup2(file.fileno(), number)
     os.chdir(root)
-    paths = [str(root), str(root / "jobs" / "front")]
+    paths = [str(root), str(root / "src")]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     sys.path[:] = [*paths, *(path for path in sys.path if Path(path or REPOSITORY).resolve() != REPOSITORY)]
     for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
-from lrp_core import ModelView
+from closelook.lrp_core import ModelView
 
 
 @dataclass

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from lrp_core import ModelView
-from lrp_core.device.precision import unrounded
+from closelook.lrp_core import ModelView
+from closelook.lrp_core.device.precision import unrounded
 
 
 def stock(view: ModelView, **inputs):

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from lrp_core import Batch
+from closelook.lrp_core import Batch
 
 
 def linear_epsilon(x: Tensor, weight: Tensor, bias: Tensor, relevance: Tensor, epsilon: float = 0.0) -> Tensor:

@@ -6,8 +6,8 @@ A sample is a view row: `input_ids`, `position`, `target_id`, `foil_id`.
 import torch
 from torch import Tensor
 
-from lrp_core import ModelView
-from lrp_core.device.precision import unrounded
+from closelook.lrp_core import ModelView
+from closelook.lrp_core.device.precision import unrounded
 from tests.oracles.methods import attending, stock
 
 

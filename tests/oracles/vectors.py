@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from lrp_core import ModelView
+from closelook.lrp_core import ModelView
 from tests.oracles.methods import stock
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lrp_core import ModelView
+from closelook.lrp_core import ModelView
 from tests.oracles import rules as oracles
 
 Softmax = Callable[[int, int, Tensor], Tensor]  # (layer, head, scores [T, T]) to weights [T, T]

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from evaluation import schema
+from closelook.evaluation import schema
 from tests.recompute import tables_scores
 from tests.recompute.expected import Expected
 from tests.recompute.facts import NAMES, Facts, Setting

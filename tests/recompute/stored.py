@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from evaluation import schema
+from closelook.evaluation import schema
 
 CELL = ["model", "task", "dtype", "method"]
 OF_A_CORPUS = ("contexts", "activations", "heatmaps")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs.config import RunConfig
-from jobs.stages.run import run
-from jobs.store import Store
+from closelook.jobs.config import RunConfig
+from closelook.jobs.stages.run import run
+from closelook.jobs.store import Store
 from tests.jobs.inline import without_ray
 from tests.recompute.__main__ import main, recompute
 from tests.recompute.stored import read_csv

@@ -24,17 +24,17 @@ import torch
 from torch import Tensor
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
-from lrp_core import ModelView, Relevance
-from lrp_core.device import transfer
-from lrp_core.families.generic import GENERIC
-from lrp_core.opening.model import view_of
-from lrp_core.views.generic import GenericView
+from closelook.lrp_core import ModelView, Relevance
+from closelook.lrp_core.device import transfer
+from closelook.lrp_core.families.generic import GENERIC
+from closelook.lrp_core.opening.model import view_of
+from closelook.lrp_core.views.generic import GenericView
 
 NAME = "second"
 aten = torch.ops.aten
 
 _ROOT = str(Path(transfer.__file__).parents[2])
-_PRODUCT = tuple(f"{_ROOT}/{package}/" for package in ("alti", "evaluation", "jobs", "lrp_core"))
+_PRODUCT = (f"{_ROOT}/",)
 _BACKWARD = f"{_ROOT}/backward"
 _TRANSPARENT = (str(Path(torch.__file__).parent), __file__, transfer.__file__)
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from lrp_core import Batch, ModelView, Relevance
-from lrp_core.families.generic import GENERIC
-from lrp_core.opening.model import view_of
+from closelook.lrp_core import Batch, ModelView, Relevance
+from closelook.lrp_core.families.generic import GENERIC
+from closelook.lrp_core.opening.model import view_of
 from tests.second_device.device import counted_waits, numbers_of, on_second_device
 from tests.tiny import picture_rows, ragged_rows, tiny_classifier, tiny_config, tiny_model
 

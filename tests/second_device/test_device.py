@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lrp_core.device.transfer import to_host
+from closelook.lrp_core.device.transfer import to_host
 from tests.second_device.device import NAME, MixedDevices, SecondDeviceTensor, counted_waits, introduce, numbers_of
 
 

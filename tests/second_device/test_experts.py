@@ -2,11 +2,11 @@
 
 import pytest
 
-from jobs.methods import METHODS
-from lrp_core.device import expert_rows
-from lrp_core.interventions.neurons import neurons_scaled, neurons_set
-from lrp_core.neurons.activity import Activity
-from lrp_core.neurons.contexts import best_contexts, explain_contexts
+from closelook.jobs.methods import METHODS
+from closelook.lrp_core.device import expert_rows
+from closelook.lrp_core.interventions.neurons import neurons_scaled, neurons_set
+from closelook.lrp_core.neurons.activity import Activity
+from closelook.lrp_core.neurons.contexts import best_contexts, explain_contexts
 from tests.second_device.kinds import batch_of, check, rows_of
 
 

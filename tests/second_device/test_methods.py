@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
-from jobs.methods import METHODS
-from lrp_core.families import FAMILIES
-from lrp_core.families.generic import GENERIC
-from lrp_core.records.finer import FINER
+from closelook.jobs.methods import METHODS
+from closelook.lrp_core.families import FAMILIES
+from closelook.lrp_core.families.generic import GENERIC
+from closelook.lrp_core.records.finer import FINER
 from tests.second_device.kinds import KINDS, batch_of, check
 from tests.tiny import BOTH, FEWER, IMAGES, MORE, TINY
 

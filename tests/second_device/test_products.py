@@ -9,24 +9,24 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.scoring.faithfulness.flipping import PerturbedSample, compute_curves
-from evaluation.scoring.faithfulness.flips import AREAS, SHARES_OF_TOKENS, Flips
-from evaluation.scoring.head_orders import ACTIVATION, RANDOM, random_curves
-from evaluation.scoring.neuron_ablation import NeuronAblation
-from evaluation.scoring.pruning import Sweep
-from jobs.commands.questions.steering import Steering, _overflowing
-from jobs.methods import METHODS
-from jobs.products.explaining import Explainer, check_against_model
-from lrp_core import Batch, Relevance, Request
-from lrp_core.interventions.heads import branches, heads_removed
-from lrp_core.interventions.neurons import neurons_scaled, neurons_set
-from lrp_core.interventions.tokens import pixels_replaced, tokens_removed
-from lrp_core.neurons.activity import Activity
-from lrp_core.neurons.contexts import best_contexts, explain_contexts
-from lrp_core.neurons.logit_lens import keys_of, top_neurons, writings_of
-from lrp_core.readers.predictions import with_predictions
-from lrp_core.readers.readout import label_logits
-from lrp_core.views.guard import check_rows
+from closelook.evaluation.scoring.faithfulness.flipping import PerturbedSample, compute_curves
+from closelook.evaluation.scoring.faithfulness.flips import AREAS, SHARES_OF_TOKENS, Flips
+from closelook.evaluation.scoring.head_orders import ACTIVATION, RANDOM, random_curves
+from closelook.evaluation.scoring.neuron_ablation import NeuronAblation
+from closelook.evaluation.scoring.pruning import Sweep
+from closelook.jobs.commands.questions.steering import Steering, _overflowing
+from closelook.jobs.methods import METHODS
+from closelook.jobs.products.explaining import Explainer, check_against_model
+from closelook.lrp_core import Batch, Relevance, Request
+from closelook.lrp_core.interventions.heads import branches, heads_removed
+from closelook.lrp_core.interventions.neurons import neurons_scaled, neurons_set
+from closelook.lrp_core.interventions.tokens import pixels_replaced, tokens_removed
+from closelook.lrp_core.neurons.activity import Activity
+from closelook.lrp_core.neurons.contexts import best_contexts, explain_contexts
+from closelook.lrp_core.neurons.logit_lens import keys_of, top_neurons, writings_of
+from closelook.lrp_core.readers.predictions import with_predictions
+from closelook.lrp_core.readers.readout import label_logits
+from closelook.lrp_core.views.guard import check_rows
 from tests.second_device.kinds import assert_same, batch_of, check, models, rows_of
 
 BUDGET = 10_000  # tokens: nothing is cut

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from evaluation.benchmark.demo import ANSWERING, lexicon
-from evaluation.benchmark.demo.grammar import Draw, draws
-from lrp_core.opening.model import view_of
-from lrp_core.readers.predictions import predicted
-from lrp_core.records.types import Batch
-from lrp_core.views.view import ModelView
+from closelook.evaluation.benchmark.demo import ANSWERING, lexicon
+from closelook.evaluation.benchmark.demo.grammar import Draw, draws
+from closelook.lrp_core.opening.model import view_of
+from closelook.lrp_core.readers.predictions import predicted
+from closelook.lrp_core.records.types import Batch
+from closelook.lrp_core.views.view import ModelView
 from tools.demo_models import fitting
 from tools.demo_models.tokenizer import build
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from evaluation.benchmark.demo import generate
-from evaluation.benchmark.views import tokenise
-from lrp_core.readers.readout import rows_for
-from lrp_core.views.view import ModelView
+from closelook.evaluation.benchmark.demo import generate
+from closelook.evaluation.benchmark.views import tokenise
+from closelook.lrp_core.readers.readout import rows_for
+from closelook.lrp_core.views.view import ModelView
 
 HEADS = 4  # of attention, in every demo model
 TOGETHER = 250  # samples of a batch when a model is measured

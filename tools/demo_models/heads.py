@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
-from evaluation.benchmark.demo import HEADS, lexicon
-from evaluation.benchmark.demo.labelled import Judged, judged
-from evaluation.tasks import TASKS
+from closelook.evaluation.benchmark.demo import HEADS, lexicon
+from closelook.evaluation.benchmark.demo.labelled import Judged, judged
+from closelook.evaluation.tasks import TASKS
 from tools.demo_models import fitting
 from tools.demo_models.tokenizer import build
 

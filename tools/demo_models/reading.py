@@ -20,12 +20,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from evaluation.benchmark.demo import lexicon
-from evaluation.benchmark.demo.passages import SOURCES, Reading, readings
-from lrp_core.opening.model import view_of
-from lrp_core.readers.readout import over_vocabulary
-from lrp_core.records.types import Batch, span_row
-from lrp_core.views.view import ModelView
+from closelook.evaluation.benchmark.demo import lexicon
+from closelook.evaluation.benchmark.demo.passages import SOURCES, Reading, readings
+from closelook.lrp_core.opening.model import view_of
+from closelook.lrp_core.readers.readout import over_vocabulary
+from closelook.lrp_core.records.types import Batch, span_row
+from closelook.lrp_core.views.view import ModelView
 from tools.demo_models import fitting
 from tools.demo_models.tokenizer import build
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from evaluation.benchmark.demo import lexicon
+from closelook.evaluation.benchmark.demo import lexicon
 
 _BPE_SIZE = 1200
 _SPLIT_FROM = 6  # WordPiece splits the plurals of nouns with at least this many letters

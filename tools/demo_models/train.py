@@ -18,11 +18,21 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from evaluation.benchmark.demo import ANSWERING, EVERY, HEADS, MODELS, READING, SEEDS, TASKS, VISION, model_dir
-from evaluation.benchmark.demo.grammar import Draw, draws
-from lrp_core.opening.model import view_of
-from lrp_core.records.types import Batch
-from lrp_core.views.view import ModelView
+from closelook.evaluation.benchmark.demo import (
+    ANSWERING,
+    EVERY,
+    HEADS,
+    MODELS,
+    READING,
+    SEEDS,
+    TASKS,
+    VISION,
+    model_dir,
+)
+from closelook.evaluation.benchmark.demo.grammar import Draw, draws
+from closelook.lrp_core.opening.model import view_of
+from closelook.lrp_core.records.types import Batch
+from closelook.lrp_core.views.view import ModelView
 from tools.demo_models import answering, fitting, heads, reading, vision
 from tools.demo_models.tokenizer import build
 

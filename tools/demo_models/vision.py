@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForImageClassification, PreTrainedModel
 
-from evaluation.benchmark.demo.lexicon import SHAPES as LABELS
-from evaluation.benchmark.demo.shapes import PATCH, shapes
-from evaluation.benchmark.demo.split import Split
-from evaluation.benchmark.pictures import SETTINGS, Preprocessing, decoded
-from evaluation.benchmark.sources.files import fetch
-from evaluation.benchmark.sources.pictures import MNIST
+from closelook.evaluation.benchmark.demo.lexicon import SHAPES as LABELS
+from closelook.evaluation.benchmark.demo.shapes import PATCH, shapes
+from closelook.evaluation.benchmark.demo.split import Split
+from closelook.evaluation.benchmark.pictures import SETTINGS, Preprocessing, decoded
+from closelook.evaluation.benchmark.sources.files import fetch
+from closelook.evaluation.benchmark.sources.pictures import MNIST
 from tools.demo_models import fitting
 
 _LAYERS, _WIDTH = 3, 48

@@ -17,18 +17,18 @@ from pathlib import Path
 from time import struct_time
 from typing import Any
 
-from jobs.runner import rows
-from jobs.runner.worker import Worker
+from closelook.jobs.runner import rows
+from closelook.jobs.runner.worker import Worker
 
 CHAOS = "CLOSELOOK_CHAOS"
 HANG_S = 600.0  # longer than any timeout of the benchmark
 #: Modules of closelook that read the clock; a test compares this list with their imports.
 CLOCKED = (
-    "jobs.store.lock",
-    "jobs.store.ledger",
-    "jobs.stages.run",
-    "jobs.cluster.recorder",
-    "jobs.plan.spool",
+    "closelook.jobs.store.lock",
+    "closelook.jobs.store.ledger",
+    "closelook.jobs.stages.run",
+    "closelook.jobs.cluster.recorder",
+    "closelook.jobs.plan.spool",
 )
 
 
@@ -84,8 +84,8 @@ def hang_once() -> None:
 
 def main() -> None:
     """Runs the command line of closelook with the clock and the worker of this module."""
-    from jobs.__main__ import main as command
-    from jobs.runner import driver
+    from closelook.jobs.__main__ import main as command
+    from closelook.jobs.runner import driver
 
     clock = SteppedClock(Path(os.environ[CHAOS]) / "clock")
     for name in CLOCKED:

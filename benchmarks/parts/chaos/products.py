@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from jobs.store import Store, artifact_in
-from jobs.store.listings import sizes_in
+from closelook.jobs.store import Store, artifact_in
+from closelook.jobs.store.listings import sizes_in
 
 #: Folders of products that differ from run to run, because they hold measured times and memory.
 _OF_TIME = ("bench", "runtime")

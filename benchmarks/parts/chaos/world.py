@@ -20,10 +20,10 @@ import psutil
 
 from benchmarks.parts.chaos.driver import CHAOS
 from benchmarks.parts.stores.object_store import ObjectStore
-from evaluation.benchmark.demo import model_dir
-from jobs.cluster.pools import LOCAL_SETTINGS, SETTINGS
-from jobs.commands.roots.commands import CLONE
-from jobs.store import Store
+from closelook.evaluation.benchmark.demo import model_dir
+from closelook.jobs.cluster.pools import LOCAL_SETTINGS, SETTINGS
+from closelook.jobs.commands.roots.commands import CLONE
+from closelook.jobs.store import Store
 
 NODES = 2
 NODE_ATTEMPTS = 5

@@ -12,8 +12,8 @@ from typing import Any, Self
 
 import torch
 
-from jobs.geometries import Geometry
-from lrp_core.records.types import UserError
+from closelook.jobs.geometries import Geometry
+from closelook.lrp_core.records.types import UserError
 
 #: Fields of a transformers config in versions 4 and 5 alike; the family names further ones.
 _FIELDS = ("num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size", "tie_word_embeddings")

@@ -8,15 +8,15 @@ from typing import Any
 from benchmarks.parts.runs import Facts, enter_views, small_run
 from benchmarks.parts.stores.listed_store import Objects
 from benchmarks.parts.stores.object_store import BUCKET
-from jobs.config import RunConfig
-from jobs.methods import applicable
-from jobs.plan.cells import make_plan
-from jobs.plan.known import Known
-from jobs.plan.node import Node, Run
-from jobs.products.table import nodes
-from jobs.store import Ledger, Store, Written
-from jobs.store.files import written
-from lrp_core.families import FAMILIES
+from closelook.jobs.config import RunConfig
+from closelook.jobs.methods import applicable
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.known import Known
+from closelook.jobs.plan.node import Node, Run
+from closelook.jobs.products.table import nodes
+from closelook.jobs.store import Ledger, Store, Written
+from closelook.jobs.store.files import written
+from closelook.lrp_core.families import FAMILIES
 
 TASKS = ("sva", "ra", "qa", "next_word")
 ROWS, TOKENS = 64, 8  # samples of each task, and tokens of each sample

@@ -13,18 +13,18 @@ from typing import Any
 import torch
 
 from benchmarks.parts.runs import write_views
-from evaluation.benchmark.demo import model_dir
-from jobs.config import RunConfig
-from jobs.geometries import geometry_of
-from jobs.plan.cells import make_plan
-from jobs.plan.node import Part, Run
-from jobs.products.explaining import ExplainedBatch, Timing
-from jobs.products.record import NodeFailed
-from jobs.runner.rows import Outcome
-from jobs.runner.worker import Worker
-from jobs.stages.compute import works_of
-from jobs.store import Ledger, Store
-from lrp_core import POOLINGS, Relevance
+from closelook.evaluation.benchmark.demo import model_dir
+from closelook.jobs.config import RunConfig
+from closelook.jobs.geometries import geometry_of
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.node import Part, Run
+from closelook.jobs.products.explaining import ExplainedBatch, Timing
+from closelook.jobs.products.record import NodeFailed
+from closelook.jobs.runner.rows import Outcome
+from closelook.jobs.runner.worker import Worker
+from closelook.jobs.stages.compute import works_of
+from closelook.jobs.store import Ledger, Store
+from closelook.lrp_core import POOLINGS, Relevance
 
 LENGTH = 8  # tokens of a sample; the number of requests does not depend on it
 BATCH = 8  # samples of a batch; a unit consists of whole batches

@@ -18,8 +18,8 @@ from unittest.mock import patch
 
 import pyarrow.fs as pafs
 
-from jobs.store import Store
-from lrp_core.records.types import UserError
+from closelook.jobs.store import Store
+from closelook.lrp_core.records.types import UserError
 
 BUCKET = "closelook"
 CREDENTIALS = {

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evaluation.benchmark.encoding import Encoding, encode
-from evaluation.benchmark.samples import SEPARATOR, Malformed, Span, Turn, UnitKind
+from closelook.evaluation.benchmark.encoding import Encoding, encode
+from closelook.evaluation.benchmark.samples import SEPARATOR, Malformed, Span, Turn, UnitKind
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

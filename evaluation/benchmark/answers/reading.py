@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from evaluation.benchmark.answers.prompts import (
+from closelook.evaluation.benchmark.answers.prompts import (
     NO_UNIT,
     Prompt,
     Written,
@@ -26,9 +26,9 @@ from evaluation.benchmark.answers.prompts import (
     units_of_tokens,
     written,
 )
-from evaluation.benchmark.encoding import Encoding, decoded, encode
-from evaluation.benchmark.samples import Malformed, Row, Span, UnitKind, meta_of, rejecting, view_row
-from lrp_core.records.kinds import Kind
+from closelook.evaluation.benchmark.encoding import Encoding, decoded, encode
+from closelook.evaluation.benchmark.samples import Malformed, Row, Span, UnitKind, meta_of, rejecting, view_row
+from closelook.lrp_core.records.kinds import Kind
 
 AT_ONCE = 256  # rows that are encoded together
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evaluation.benchmark.demo.grammar import TASKS, generate
+from closelook.evaluation.benchmark.demo.grammar import TASKS, generate
 
 __all__ = ["ANSWERING", "EVERY", "HEADS", "MODELS", "READING", "SEEDS", "TASKS", "VISION", "generate", "model_dir"]
 

@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from evaluation.benchmark.demo import lexicon
-from evaluation.benchmark.demo.labelled import JUDGED, Sentence, judged, perhaps
-from evaluation.benchmark.demo.passages import SOURCES, readings
-from evaluation.benchmark.demo.split import Split, distinct
-from evaluation.benchmark.samples import Filled, Row, Span, sample
-from evaluation.benchmark.sources.base import Generated
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.demo import lexicon
+from closelook.evaluation.benchmark.demo.labelled import JUDGED, Sentence, judged, perhaps
+from closelook.evaluation.benchmark.demo.passages import SOURCES, readings
+from closelook.evaluation.benchmark.demo.split import Split, distinct
+from closelook.evaluation.benchmark.samples import Filled, Row, Span, sample
+from closelook.evaluation.benchmark.sources.base import Generated
+from closelook.lrp_core.records.types import UserError
 
 NEXT_WORD, SHAPES = "next_word", "shapes"  # names of tasks
 
@@ -222,7 +222,7 @@ def generate(task: str, n: int, seed: int = 0) -> Iterator[Row]:
     elif task == SOURCES:
         rows = (reading.row() for reading in readings(seed, "test"))
     elif task == SHAPES:
-        from evaluation.benchmark.demo.shapes import shapes  # with numpy and Pillow
+        from closelook.evaluation.benchmark.demo.shapes import shapes  # with numpy and Pillow
 
         rows = (drawing.row(f"{SHAPES} {at}") for at, drawing in enumerate(shapes(seed, "test")))
     else:

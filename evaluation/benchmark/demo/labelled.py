@@ -26,9 +26,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from evaluation.benchmark.demo import lexicon
-from evaluation.benchmark.demo.split import Split, distinct
-from evaluation.benchmark.samples import Row, Span, sample
+from closelook.evaluation.benchmark.demo import lexicon
+from closelook.evaluation.benchmark.demo.split import Split, distinct
+from closelook.evaluation.benchmark.samples import Row, Span, sample
 
 #: Labels, in the order of a model's outputs: of sentiment, brackets and triggers.
 LABELS, BALANCE, VERDICTS = ("negative", "positive"), ("unbalanced", "balanced"), ("complaint", "praise")

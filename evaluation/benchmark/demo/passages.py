@@ -11,9 +11,9 @@ import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from evaluation.benchmark.demo import lexicon
-from evaluation.benchmark.demo.split import Split, distinct
-from evaluation.benchmark.samples import Row, Span, sample
+from closelook.evaluation.benchmark.demo import lexicon
+from closelook.evaluation.benchmark.demo.split import Split, distinct
+from closelook.evaluation.benchmark.samples import Row, Span, sample
 
 SOURCES = "sources"
 PASSAGES = 11  # most passages in a prompt

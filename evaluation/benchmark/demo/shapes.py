@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evaluation.benchmark.demo.lexicon import SHAPES as LABELS
-from evaluation.benchmark.demo.split import Split, distinct
-from evaluation.benchmark.pictures import encoded, picture
-from evaluation.benchmark.samples import Row
+from closelook.evaluation.benchmark.demo.lexicon import SHAPES as LABELS
+from closelook.evaluation.benchmark.demo.split import Split, distinct
+from closelook.evaluation.benchmark.pictures import encoded, picture
+from closelook.evaluation.benchmark.samples import Row
 
 SIZE, PATCH = 24, 4  # pixels
 _APART = 1  # pixels of background between two shapes, at least

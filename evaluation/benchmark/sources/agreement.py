@@ -11,10 +11,10 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from evaluation.benchmark.samples import Malformed, Row, meta_of, sample
-from evaluation.benchmark.sources.base import Side, Source, field, one_sample
-from evaluation.benchmark.sources.files import json_lines, tab_separated
-from evaluation.benchmark.syntax import of_verb
+from closelook.evaluation.benchmark.samples import Malformed, Row, meta_of, sample
+from closelook.evaluation.benchmark.sources.base import Side, Source, field, one_sample
+from closelook.evaluation.benchmark.sources.files import json_lines, tab_separated
+from closelook.evaluation.benchmark.syntax import of_verb
 
 MASK = "***mask***"  # stands for the verb in Goldberg's sentences
 _WORD = re.compile(r"([\w'-]+)(\W*)")

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from evaluation.benchmark.samples import Malformed, Row, is_reject, reject, rejecting, with_meta
-from evaluation.benchmark.sources.files import Record
+from closelook.evaluation.benchmark.samples import Malformed, Row, is_reject, reject, rejecting, with_meta
+from closelook.evaluation.benchmark.sources.files import Record
 
 HubRows = Iterable[dict[str, Any]]  # of a data set on the hub
 Side = Literal["drawn", "counted"]  # rows to draw from, and rows that say how many are drawn
@@ -29,7 +29,7 @@ def numbered(rows: HubRows) -> Iterator[Record]:
 class Source:
     """The record of a data set that is read from files or from the Hugging Face hub.
 
-    >>> from evaluation.benchmark.sources.text import TEXT
+    >>> from closelook.evaluation.benchmark.sources.text import TEXT
     >>> TEXT.suffixes, TEXT.is_users
     (('.txt',), True)
     """

@@ -17,9 +17,9 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, AnyStr, BinaryIO, Generic, cast
 
-from evaluation.benchmark.samples import Malformed
-from evaluation.benchmark.sources.remote import download, scheme_of
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.samples import Malformed
+from closelook.evaluation.benchmark.sources.remote import download, scheme_of
+from closelook.lrp_core.records.types import UserError
 
 Record = tuple[str, Any]  # (file:line or similar, the record, or the Malformed that says why there is none)
 UTF_8 = "utf-8"

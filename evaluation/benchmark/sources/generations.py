@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from evaluation.benchmark.samples import Malformed, Row
-from evaluation.benchmark.sources.base import Source, one_sample
-from evaluation.benchmark.sources.files import IN_FOLDERS, records
-from evaluation.benchmark.sources.own import answered
+from closelook.evaluation.benchmark.samples import Malformed, Row
+from closelook.evaluation.benchmark.sources.base import Source, one_sample
+from closelook.evaluation.benchmark.sources.files import IN_FOLDERS, records
+from closelook.evaluation.benchmark.sources.own import answered
 
 NAME = "generations"
 _ASSISTANT = "assistant"

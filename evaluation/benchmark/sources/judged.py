@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from evaluation.benchmark.samples import Malformed, Row, sample
-from evaluation.benchmark.sources.base import Source, column_of, field, one_sample
-from evaluation.benchmark.sources.files import Record, csv_rows, headed, json_lines, named, tab_separated
+from closelook.evaluation.benchmark.samples import Malformed, Row, sample
+from closelook.evaluation.benchmark.sources.base import Source, column_of, field, one_sample
+from closelook.evaluation.benchmark.sources.files import Record, csv_rows, headed, json_lines, named, tab_separated
 
 HUB = "nyu-mll/glue"
 NO_LABEL = ("-", "-1")  # what the data sets write where annotators did not agree, or the label is held back

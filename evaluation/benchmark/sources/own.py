@@ -27,12 +27,22 @@ from decimal import Decimal
 from itertools import chain, islice
 from typing import Any
 
-from evaluation.benchmark.labels import index_of
-from evaluation.benchmark.samples import Malformed, Row, Span, chat_of, hash_of, is_reject, meta_of, rejecting, sample
-from evaluation.benchmark.sources.base import Source, column_of, field, one_sample
-from evaluation.benchmark.sources.files import IN_FOLDERS, Record, fetch, records
-from evaluation.benchmark.sources.judged import score_of
-from lrp_core.records.types import UserError, nearest
+from closelook.evaluation.benchmark.labels import index_of
+from closelook.evaluation.benchmark.samples import (
+    Malformed,
+    Row,
+    Span,
+    chat_of,
+    hash_of,
+    is_reject,
+    meta_of,
+    rejecting,
+    sample,
+)
+from closelook.evaluation.benchmark.sources.base import Source, column_of, field, one_sample
+from closelook.evaluation.benchmark.sources.files import IN_FOLDERS, Record, fetch, records
+from closelook.evaluation.benchmark.sources.judged import score_of
+from closelook.lrp_core.records.types import UserError, nearest
 
 Fields = dict[str, Any]  # a row of a user's file, by column
 NAME = "samples"

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluation.benchmark.labels import distinct
-from evaluation.benchmark.samples import Malformed, Row
-from evaluation.benchmark.sources.base import HubRows, Source, one_sample
-from evaluation.benchmark.sources.files import Record
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.labels import distinct
+from closelook.evaluation.benchmark.samples import Malformed, Row
+from closelook.evaluation.benchmark.sources.base import HubRows, Source, one_sample
+from closelook.evaluation.benchmark.sources.files import Record
+from closelook.lrp_core.records.types import UserError
 
 if TYPE_CHECKING:  # a mistyped key of a config need not wait for numpy and Pillow
     import numpy as np
@@ -30,7 +30,7 @@ def image_file(file: Path) -> Iterator[Record]:
 
 def parse_file(record: Any) -> Row:
     """The sample of an image's record. Raises Malformed for bytes that are no image."""
-    from evaluation.benchmark.pictures import picture
+    from closelook.evaluation.benchmark.pictures import picture
 
     return picture("image_folder", record["name"], record["data"], label=record["label"])
 
@@ -73,7 +73,7 @@ def idx_images(file: Path) -> Iterator[Record]:
 
 def parse_digit(record: Any) -> Row:
     """The sample of a digit's record, with its pixels as a PNG file."""
-    from evaluation.benchmark.pictures import encoded, picture
+    from closelook.evaluation.benchmark.pictures import encoded, picture
 
     return picture("mnist", record["name"], encoded(record["pixels"]), label=record["label"])
 

@@ -17,7 +17,7 @@ from glob import has_magic
 from pathlib import Path
 from typing import IO, Any
 
-from lrp_core.records.types import UserError
+from closelook.lrp_core.records.types import UserError
 
 OBJECT_STORES = ("s3", "gs")
 HUB = "hf"

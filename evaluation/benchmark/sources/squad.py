@@ -18,9 +18,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from evaluation.benchmark.samples import Malformed, Row, rejecting, sample
-from evaluation.benchmark.sources.base import HubRows, Source, field
-from evaluation.benchmark.sources.files import Record, json_array
+from closelook.evaluation.benchmark.samples import Malformed, Row, rejecting, sample
+from closelook.evaluation.benchmark.sources.base import HubRows, Source, field
+from closelook.evaluation.benchmark.sources.files import Record, json_array
 
 PREFIX = "Context: "  # the prompt of AttnLRP, appendix B.1
 PROMPT = PREFIX + "{context}\nQuestion: {question}\nAnswer:"

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from evaluation.benchmark.samples import Malformed, Row, sample
-from evaluation.benchmark.sources.base import HubRows, Source, field, one_sample
-from evaluation.benchmark.sources.files import Record, json_lines, lines
+from closelook.evaluation.benchmark.samples import Malformed, Row, sample
+from closelook.evaluation.benchmark.sources.base import HubRows, Source, field, one_sample
+from closelook.evaluation.benchmark.sources.files import Record, json_lines, lines
 
 LONGEST_BYTES = 1 << 20  # of a line; a file without line ends must not fill the memory
 

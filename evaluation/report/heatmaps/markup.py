@@ -10,8 +10,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from evaluation.report.heatmaps.tokens import Entry, EntryLine, colour, ground, share_of, values_of
-from evaluation.report.render import tex
+from closelook.evaluation.report.heatmaps.tokens import Entry, EntryLine, colour, ground, share_of, values_of
+from closelook.evaluation.report.render import tex
 
 _TOKEN = Markup('<span title="{title}" style="padding:2px 1px;border-radius:3px;white-space:pre;{style}">{word}</span>')
 #: The tokens that the decoder has seen, after those of the encoder.

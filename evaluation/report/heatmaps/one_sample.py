@@ -9,9 +9,9 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import escape
 
-from evaluation.report.heatmaps.tokens import Entry, EntryLine, ground
-from evaluation.report.page import Figure
-from evaluation.report.table import Cell, Column, Row, Table
+from closelook.evaluation.report.heatmaps.tokens import Entry, EntryLine, ground
+from closelook.evaluation.report.page import Figure
+from closelook.evaluation.report.table import Cell, Column, Row, Table
 
 NAME = "one_sample"
 LETTER, LINE, GAP = 7.2, 21, 9  # pixels: the width of a letter, the height of a line, the space between methods

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from evaluation.benchmark.pictures import Preprocessing, encoded
-from evaluation.report.heatmaps.tokens import Entry, EntryLine
+from closelook.evaluation.benchmark.pictures import Preprocessing, encoded
+from closelook.evaluation.report.heatmaps.tokens import Entry, EntryLine
 
 LEVELS = 41  # colours of the map; the middle one is zero
 #: The colour at zero in OKLab: lightness, and two axes of colour.

@@ -23,8 +23,8 @@ from matplotlib.ft2font import FT2Font
 from matplotlib.patches import Rectangle
 from PIL import Image
 
-from evaluation.report.heatmaps.one_sample import letters_of, line_starts, visible
-from evaluation.report.heatmaps.tokens import Entry, EntryLine, colour, ground, in_digits, values_of
+from closelook.evaluation.report.heatmaps.one_sample import letters_of, line_starts, visible
+from closelook.evaluation.report.heatmaps.tokens import Entry, EntryLine, colour, ground, in_digits, values_of
 
 _SIZE, _LETTER, _LINE = 9, 0.602 * 9 / 72, 0.24  # points; inches of a letter of the font, and of a line
 _TOKENS, _TITLES = "DejaVu Sans Mono", "DejaVu Sans"  # the fonts of tokens, and of all else

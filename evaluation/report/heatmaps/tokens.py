@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from rich.style import Style
 from rich.text import Text
 
-from evaluation.scoring.samples import NEAR_NOISE, NOISE, noise_of
+from closelook.evaluation.scoring.samples import NEAR_NOISE, NOISE, noise_of
 
 POSITIVE, NEGATIVE, ZERO = (240, 138, 75), (106, 156, 219), (255, 255, 255)  # sRGB; black text is legible on each
 Entry = Mapping[str, Any]  # of a sample, made by `data`

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.report.overview.standings import (
+from closelook.evaluation.report.overview.standings import (
     DELTA,
     Board,
     OtherNumbers,
@@ -21,8 +21,8 @@ from evaluation.report.overview.standings import (
     conclusion,
     first_group,
 )
-from evaluation.report.results import CellKey, Methods, Results
-from evaluation.report.table import (
+from closelook.evaluation.report.results import CellKey, Methods, Results
+from closelook.evaluation.report.table import (
     DONE,
     UNDEFINED,
     UNDEFINED_CELL,
@@ -34,10 +34,10 @@ from evaluation.report.table import (
     known,
     row_of,
 )
-from evaluation.scoring.faithfulness.scores import MEASURES
-from evaluation.scoring.metrics import METRICS, lead
-from evaluation.scoring.samples import NEAR_NOISE, NOISE
-from evaluation.scoring.statistics import Comparison
+from closelook.evaluation.scoring.faithfulness.scores import MEASURES
+from closelook.evaluation.scoring.metrics import METRICS, lead
+from closelook.evaluation.scoring.samples import NEAR_NOISE, NOISE
+from closelook.evaluation.scoring.statistics import Comparison
 
 FAITHFUL = (
     "area between two curves of the model's score, as tokens are removed from the least relevant on, and from the most "

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, permutations
 
-from evaluation.report.render import number
-from evaluation.report.results import Results
-from evaluation.report.table import Cell
-from evaluation.scoring.faithfulness.scores import MEASURES
-from evaluation.scoring.intervals import ROUNDING
-from evaluation.scoring.metrics import METRICS, lead
-from evaluation.scoring.statistics import Comparison
+from closelook.evaluation.report.render import number
+from closelook.evaluation.report.results import Results
+from closelook.evaluation.report.table import Cell
+from closelook.evaluation.scoring.faithfulness.scores import MEASURES
+from closelook.evaluation.scoring.intervals import ROUNDING
+from closelook.evaluation.scoring.metrics import METRICS, lead
+from closelook.evaluation.scoring.statistics import Comparison
 
 DELTA = "delta_area"
 NOT_MEASURED = "–"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from evaluation.report.drawing import GREY, Grid, Line, Panel, Plot
-from evaluation.report.page import Figure
-from evaluation.report.results import Methods, label
-from evaluation.report.table import Cell, Column, Entry, Table, fills
-from evaluation.scoring.agreement import MethodAgreement
+from closelook.evaluation.report.drawing import GREY, Grid, Line, Panel, Plot
+from closelook.evaluation.report.page import Figure
+from closelook.evaluation.report.results import Methods, label
+from closelook.evaluation.report.table import Cell, Column, Entry, Table, fills
+from closelook.evaluation.scoring.agreement import MethodAgreement
 
 Agreements = Mapping[tuple[str, str], MethodAgreement]  # by (model, task)
 _ACROSS = 2

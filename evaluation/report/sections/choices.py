@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evaluation.report.drawing import COLOURS, POINT, Bar, Line, Panel, Plot
-from evaluation.report.page import Figure
-from evaluation.report.results import Methods, Results, label
-from evaluation.report.sections.faithfulness import DELTA, DIGITS, LEFT_OUT, WAYS, Setting
-from evaluation.report.table import UNDEFINED_CELL, Cell, Column, Entry, Table, fills, row_of
-from evaluation.scoring.faithfulness.scores import MEASURES, Trial
-from lrp_core.rules.composite import FIGURES, RULES, Spec
+from closelook.evaluation.report.drawing import COLOURS, POINT, Bar, Line, Panel, Plot
+from closelook.evaluation.report.page import Figure
+from closelook.evaluation.report.results import Methods, Results, label
+from closelook.evaluation.report.sections.faithfulness import DELTA, DIGITS, LEFT_OUT, WAYS, Setting
+from closelook.evaluation.report.table import UNDEFINED_CELL, Cell, Column, Entry, Table, fills, row_of
+from closelook.evaluation.scoring.faithfulness.scores import MEASURES, Trial
+from closelook.lrp_core.rules.composite import FIGURES, RULES, Spec
 
 
 @dataclass(frozen=True)

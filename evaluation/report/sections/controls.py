@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from evaluation.report.drawing import Line, Panel, Plot, looks
-from evaluation.report.page import Figure
-from evaluation.report.results import Methods, label, rank
-from evaluation.report.table import UNDEFINED, Cell, Column, Entry, Table, fills, mean_cell, row_of
-from evaluation.scoring.controls import (
+from closelook.evaluation.report.drawing import Line, Panel, Plot, looks
+from closelook.evaluation.report.page import Figure
+from closelook.evaluation.report.results import Methods, label, rank
+from closelook.evaluation.report.table import UNDEFINED, Cell, Column, Entry, Table, fills, mean_cell, row_of
+from closelook.evaluation.scoring.controls import (
     ARCHITECTURE,
     BAR,
     BY_DEPTH,
@@ -20,7 +20,7 @@ from evaluation.scoring.controls import (
     SHAPLEY_ERROR,
     ControlRow,
 )
-from lrp_core.methods.records import PLANTED
+from closelook.lrp_core.methods.records import PLANTED
 
 PAGE = "controls.html"
 PASSES, FAILS, TOO_FEW = "passes", "fails", "too few samples"

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evaluation.report.drawing import COLOURS, Line, Panel, Plot
-from evaluation.report.page import Figure
-from evaluation.report.results import Methods, close_look, label, normxlogit_costs, ordered
-from evaluation.report.table import Cell, Column, Entry, Table, fills, known
+from closelook.evaluation.report.drawing import COLOURS, Line, Panel, Plot
+from closelook.evaluation.report.page import Figure
+from closelook.evaluation.report.results import Methods, close_look, label, normxlogit_costs, ordered
+from closelook.evaluation.report.table import Cell, Column, Entry, Table, fills, known
 
 Stored = Mapping[str, Any]  # a row of the schema RUNTIME or BENCH
 

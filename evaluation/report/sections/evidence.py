@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from evaluation.report.drawing import POINT, Bar, Line, Look, Panel, Plot, looks
-from evaluation.report.page import Figure
-from evaluation.report.results import Results, ordered
-from evaluation.report.sections.faithfulness import DELTA, DIGITS, OF_SCORE, WAYS, CurveSet
-from evaluation.report.table import UNDEFINED, Cell, Column, Entry, Table, fills, mean_cell, row_of
-from evaluation.scoring.faithfulness.areas import Agreement, agreement_of, under_both
-from evaluation.scoring.faithfulness.scores import MEASURES, summarise
-from evaluation.scoring.intervals import Resampling
-from evaluation.scoring.metrics import METRICS, lead
+from closelook.evaluation.report.drawing import POINT, Bar, Line, Look, Panel, Plot, looks
+from closelook.evaluation.report.page import Figure
+from closelook.evaluation.report.results import Results, ordered
+from closelook.evaluation.report.sections.faithfulness import DELTA, DIGITS, OF_SCORE, WAYS, CurveSet
+from closelook.evaluation.report.table import UNDEFINED, Cell, Column, Entry, Table, fills, mean_cell, row_of
+from closelook.evaluation.scoring.faithfulness.areas import Agreement, agreement_of, under_both
+from closelook.evaluation.scoring.faithfulness.scores import MEASURES, summarise
+from closelook.evaluation.scoring.intervals import Resampling
+from closelook.evaluation.scoring.metrics import METRICS, lead
 
 SETTINGS = (
     "Rows say how tokens are removed (zeroed: their embedding is set to zero) and which number is explained and "

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.report.drawing import POINT, Line, Looks, Panel, Plot, looks
-from evaluation.report.page import Figure
-from evaluation.report.results import Methods, label, rank
-from evaluation.report.sections.faithfulness import LEFT_OUT
-from evaluation.report.table import NOT_FINITE, Cell, Column, Entry, Table, row_of
+from closelook.evaluation.report.drawing import POINT, Line, Looks, Panel, Plot, looks
+from closelook.evaluation.report.page import Figure
+from closelook.evaluation.report.results import Methods, label, rank
+from closelook.evaluation.report.sections.faithfulness import LEFT_OUT
+from closelook.evaluation.report.table import NOT_FINITE, Cell, Column, Entry, Table, row_of
 
 LARGEST, MISSING = "largest relevance", "missing from the sum"
 _LEAST = 1e-9  # smaller values are drawn at this one, since the scale is logarithmic

@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from evaluation.report.drawing import Line, Looks, Numbers, Panel, Plot, looks
-from evaluation.report.page import Figure
-from evaluation.report.results import Methods, Results, attnlrp, label, ordered
-from evaluation.report.sections.pruning import span
-from evaluation.report.table import (
+from closelook.evaluation.report.drawing import Line, Looks, Numbers, Panel, Plot, looks
+from closelook.evaluation.report.page import Figure
+from closelook.evaluation.report.results import Methods, Results, attnlrp, label, ordered
+from closelook.evaluation.report.sections.pruning import span
+from closelook.evaluation.report.table import (
     BOLD,
     MISSING,
     UNDEFINED,
@@ -26,13 +26,13 @@ from evaluation.report.table import (
     mean_cell,
     smallest_differences,
 )
-from evaluation.scoring.faithfulness.areas import AREAS, GRID, Areas, JointScores, MeanCurve
-from evaluation.scoring.faithfulness.flips import CONTRAST, TARGET_LOGIT
-from evaluation.scoring.faithfulness.scores import MEASURES, Summary
-from evaluation.scoring.faithfulness.shares import Shares
-from evaluation.scoring.metrics import METRICS, overlap
-from evaluation.scoring.statistics import TEST, holm_adjusted
-from lrp_core.records.kinds import RESAMPLE
+from closelook.evaluation.scoring.faithfulness.areas import AREAS, GRID, Areas, JointScores, MeanCurve
+from closelook.evaluation.scoring.faithfulness.flips import CONTRAST, TARGET_LOGIT
+from closelook.evaluation.scoring.faithfulness.scores import MEASURES, Summary
+from closelook.evaluation.scoring.faithfulness.shares import Shares
+from closelook.evaluation.scoring.metrics import METRICS, overlap
+from closelook.evaluation.scoring.statistics import TEST, holm_adjusted
+from closelook.lrp_core.records.kinds import RESAMPLE
 
 DELTA, MORF, LERF = AREAS
 _OPPOSITE = {DELTA: DELTA, MORF: LERF, LERF: MORF}

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evaluation.report.drawing import Grid, Plot
-from evaluation.report.page import Figure
-from evaluation.report.results import Methods, label, normxlogit_layers, ordered
-from evaluation.report.table import (
+from closelook.evaluation.report.drawing import Grid, Plot
+from closelook.evaluation.report.page import Figure
+from closelook.evaluation.report.results import Methods, label, normxlogit_layers, ordered
+from closelook.evaluation.report.table import (
     DONE,
     MISSING,
     UNDEFINED_CELL,
@@ -24,8 +24,8 @@ from evaluation.report.table import (
     fills,
     marked_if_best,
 )
-from evaluation.scoring.metrics import BY_LAYER, METRICS, shown
-from evaluation.scoring.statistics import TEST, Comparison
+from closelook.evaluation.scoring.metrics import BY_LAYER, METRICS, shown
+from closelook.evaluation.scoring.statistics import TEST, Comparison
 
 Missing = frozenset[tuple[str, str, str]]  # (task, model, method) without scores yet
 #: By (task, model): methods compared on the same samples. `of_layer` names the metrics.

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.scale import SymmetricalLogScale
 
-from evaluation.report.drawing import Line, Panel, Plot, looks
-from evaluation.report.page import Figure
-from evaluation.report.results import Lacking, Methods, label, rank
-from evaluation.report.table import (
+from closelook.evaluation.report.drawing import Line, Panel, Plot, looks
+from closelook.evaluation.report.page import Figure
+from closelook.evaluation.report.results import Lacking, Methods, label, rank
+from closelook.evaluation.report.table import (
     BOLD,
     DONE,
     MISSING,
@@ -28,11 +28,11 @@ from evaluation.report.table import (
     marked_if_best,
     smallest_differences,
 )
-from evaluation.schema import NEURONS
-from evaluation.scoring.faithfulness.areas import mean_curve, on_common_samples
-from evaluation.scoring.head_orders import RANDOM
-from evaluation.scoring.intervals import NO_CLUSTERS, ClusterNumbers, Clusters, Resampling, cluster_numbers
-from evaluation.scoring.statistics import Comparison, compare
+from closelook.evaluation.schema import NEURONS
+from closelook.evaluation.scoring.faithfulness.areas import mean_curve, on_common_samples
+from closelook.evaluation.scoring.head_orders import RANDOM
+from closelook.evaluation.scoring.intervals import NO_CLUSTERS, ClusterNumbers, Clusters, Resampling, cluster_numbers
+from closelook.evaluation.scoring.statistics import Comparison, compare
 
 _DIGITS = 2
 

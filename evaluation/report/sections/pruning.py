@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.report.drawing import Line, Panel, Plot, looks
-from evaluation.report.page import Figure
-from evaluation.report.results import Lacking, Methods, Results, label, ordered, rank
-from evaluation.report.table import (
+from closelook.evaluation.report.drawing import Line, Panel, Plot, looks
+from closelook.evaluation.report.page import Figure
+from closelook.evaluation.report.results import Lacking, Methods, Results, label, ordered, rank
+from closelook.evaluation.report.table import (
     BOLD,
     MISSING,
     UNDEFINED,
@@ -26,12 +26,12 @@ from evaluation.report.table import (
     mean_cell,
     smallest_differences,
 )
-from evaluation.scoring.faithfulness.areas import on_common_samples
-from evaluation.scoring.faithfulness.scores import summarise
-from evaluation.scoring.head_orders import NOT_POOLED, RANDOM
-from evaluation.scoring.intervals import Clusters, Resampling, cluster_numbers
-from evaluation.scoring.statistics import Comparison, compare
-from evaluation.tasks import Task
+from closelook.evaluation.scoring.faithfulness.areas import on_common_samples
+from closelook.evaluation.scoring.faithfulness.scores import summarise
+from closelook.evaluation.scoring.head_orders import NOT_POOLED, RANDOM
+from closelook.evaluation.scoring.intervals import Clusters, Resampling, cluster_numbers
+from closelook.evaluation.scoring.statistics import Comparison, compare
+from closelook.evaluation.tasks import Task
 
 POOLINGS = {"relu_dim": "ReLU dim", "relu_token": "ReLU per token", "none": "no ReLU"}
 ORDERS = {"least_first": "least relevant heads first", "most_first": "most relevant heads first"}

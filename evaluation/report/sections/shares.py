@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from evaluation.report.drawing import Plot, looks
-from evaluation.report.page import Figure
-from evaluation.report.results import Results, normxlogit, ordered
-from evaluation.report.sections.faithfulness import LEFT_OUT, WAYS, MethodSet, curves_panel, note_of
-from evaluation.report.table import (
+from closelook.evaluation.report.drawing import Plot, looks
+from closelook.evaluation.report.page import Figure
+from closelook.evaluation.report.results import Results, normxlogit, ordered
+from closelook.evaluation.report.sections.faithfulness import LEFT_OUT, WAYS, MethodSet, curves_panel, note_of
+from closelook.evaluation.report.table import (
     BOLD,
     UNSEEN,
     Cell,
@@ -21,9 +21,9 @@ from evaluation.report.table import (
     known,
     smallest_differences,
 )
-from evaluation.scoring.faithfulness.flips import SHARES
-from evaluation.scoring.faithfulness.scores import MEASURES
-from evaluation.scoring.faithfulness.shares import OF_LABELS, OF_SCORES, Shares
+from closelook.evaluation.scoring.faithfulness.flips import SHARES
+from closelook.evaluation.scoring.faithfulness.scores import MEASURES
+from closelook.evaluation.scoring.faithfulness.shares import OF_LABELS, OF_SCORES, Shares
 
 DIGITS = 3  # decimals, as the paper prints them
 PAPER = "NormXLogit"

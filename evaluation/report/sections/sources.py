@@ -8,11 +8,11 @@ from itertools import chain
 
 import numpy as np
 
-from evaluation.ablations.means import AGAINST, EVIDENCE, MEASURES, Judgement, Measure, Variant, key_of
-from evaluation.report.drawing import Line, Looks, Panel, Plot, looks
-from evaluation.report.page import Figure
-from evaluation.report.results import Methods, label, rank
-from evaluation.report.table import (
+from closelook.evaluation.ablations.means import AGAINST, EVIDENCE, MEASURES, Judgement, Measure, Variant, key_of
+from closelook.evaluation.report.drawing import Line, Looks, Panel, Plot, looks
+from closelook.evaluation.report.page import Figure
+from closelook.evaluation.report.results import Methods, label, rank
+from closelook.evaluation.report.table import (
     BOLD,
     UNSEEN,
     Column,
@@ -23,8 +23,8 @@ from evaluation.report.table import (
     mean_cell,
     smallest_differences,
 )
-from evaluation.scoring.faithfulness.scores import Summary
-from lrp_core.records.explained import TARGET
+from closelook.evaluation.scoring.faithfulness.scores import Summary
+from closelook.lrp_core.records.explained import TARGET
 
 PAGE = "sources.html"
 EXPLAINED = {"target": " of logits", "log_prob": " of log p", "none": ""}

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product, zip_longest
 
-from evaluation.report.results import CellKey, Results, Score, close_look
-from evaluation.report.table import (
+from closelook.evaluation.report.results import CellKey, Results, Score, close_look
+from closelook.evaluation.report.table import (
     BOLD,
     DONE,
     MISSING,
@@ -26,8 +26,8 @@ from evaluation.report.table import (
     row_of,
     smallest_differences,
 )
-from evaluation.scoring.metrics import METRICS, OVERVIEW, SETTINGS, lead, shown
-from evaluation.scoring.statistics import TEST
+from closelook.evaluation.scoring.metrics import METRICS, OVERVIEW, SETTINGS, lead, shown
+from closelook.evaluation.scoring.statistics import TEST
 
 DOUBLE = "float64"
 CHANCE = (

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.scoring.faithfulness.flips import ORDERS, SCORES, TARGET_LOGIT
-from evaluation.scoring.faithfulness.scores import MEASURES, Summary, paired, summarise
-from evaluation.scoring.intervals import (
+from closelook.evaluation.scoring.faithfulness.flips import ORDERS, SCORES, TARGET_LOGIT
+from closelook.evaluation.scoring.faithfulness.scores import MEASURES, Summary, paired, summarise
+from closelook.evaluation.scoring.intervals import (
     NO_CLUSTERS,
     Bounds,
     ClusterNumbers,
@@ -27,9 +27,9 @@ from evaluation.scoring.intervals import (
     cluster_sums,
     mean_intervals,
 )
-from evaluation.scoring.statistics import FLIPS, Comparison, bootstrap_means, finite_interval, sign_flip_p
-from lrp_core.neurons.near_ties import ROUNDING
-from lrp_core.records.explained import NONE
+from closelook.evaluation.scoring.statistics import FLIPS, Comparison, bootstrap_means, finite_interval, sign_flip_p
+from closelook.lrp_core.neurons.near_ties import ROUNDING
+from closelook.lrp_core.records.explained import NONE
 
 AREA_COLUMNS = ["sample_id", "explanation", "embedding", "perturbation", "order", "score", "area"]
 CURVE_COLUMNS = ["sample_id", "explanation", "embedding", "perturbation", "order", "score", "removed", "logit"]

@@ -23,16 +23,16 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from evaluation.scoring.faithfulness.flips import TARGET_LOGIT, Flips, Ranking, States, tie_order
-from evaluation.scoring.faithfulness.scores import areas, with_gaps
-from lrp_core.device.memory import is_out_of_memory
-from lrp_core.device.transfer import to_device
-from lrp_core.interventions.tokens import check_way, pixels_replaced, tokens_removed
-from lrp_core.readers.readout import over_vocabulary
-from lrp_core.records.kinds import DELETE, RESAMPLE
-from lrp_core.records.types import Batch
-from lrp_core.views.guard import undisturbed
-from lrp_core.views.view import ModelView
+from closelook.evaluation.scoring.faithfulness.flips import TARGET_LOGIT, Flips, Ranking, States, tie_order
+from closelook.evaluation.scoring.faithfulness.scores import areas, with_gaps
+from closelook.lrp_core.device.memory import is_out_of_memory
+from closelook.lrp_core.device.transfer import to_device
+from closelook.lrp_core.interventions.tokens import check_way, pixels_replaced, tokens_removed
+from closelook.lrp_core.readers.readout import over_vocabulary
+from closelook.lrp_core.records.kinds import DELETE, RESAMPLE
+from closelook.lrp_core.records.types import Batch
+from closelook.lrp_core.views.guard import undisturbed
+from closelook.lrp_core.views.view import ModelView
 
 log = logging.getLogger(__name__)
 Item = tuple[Mapping[str, Any], States]  # a view row and its states

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from lrp_core.records.kinds import RESAMPLE
-from lrp_core.records.types import UserError
+from closelook.lrp_core.records.kinds import RESAMPLE
+from closelook.lrp_core.records.types import UserError
 
 AREAS, SHARES_OF_TOKENS = "areas", "shares"  # measures: tokens one after another, or shares of them at once
 ORDERS = ("morf", "lerf")

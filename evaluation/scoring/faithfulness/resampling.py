@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lrp_core.records.types import UserError
+from closelook.lrp_core.records.types import UserError
 
 VERSION = 1  # raised when the same texts give other replacements
 TEXT_COLUMNS = ["input_ids", "special_mask"]  # columns of views that bigrams are counted from

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evaluation.scoring.head_orders import area
-from evaluation.scoring.intervals import Bounds, Resampling, mean_intervals
-from evaluation.scoring.statistics import Comparison, compare
+from closelook.evaluation.scoring.head_orders import area
+from closelook.evaluation.scoring.intervals import Bounds, Resampling, mean_intervals
+from closelook.evaluation.scoring.statistics import Comparison, compare
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.scoring.faithfulness.areas import (
+from closelook.evaluation.scoring.faithfulness.areas import (
     CurveTables,
     MeanCurve,
     Variants,
@@ -26,9 +26,9 @@ from evaluation.scoring.faithfulness.areas import (
     mean_curve,
     on_common_samples,
 )
-from evaluation.scoring.faithfulness.flips import SHARE_ORDERS
-from evaluation.scoring.faithfulness.scores import MEASURES, Summary, paired, share_scores, summarise
-from evaluation.scoring.intervals import (
+from closelook.evaluation.scoring.faithfulness.flips import SHARE_ORDERS
+from closelook.evaluation.scoring.faithfulness.scores import MEASURES, Summary, paired, share_scores, summarise
+from closelook.evaluation.scoring.intervals import (
     NO_CLUSTERS,
     Clusters,
     Resampling,
@@ -36,7 +36,7 @@ from evaluation.scoring.intervals import (
     cluster_numbers,
     cluster_sums,
 )
-from evaluation.scoring.statistics import FLIPS, Comparison, bootstrap_means, finite_interval, holm, interval
+from closelook.evaluation.scoring.statistics import FLIPS, Comparison, bootstrap_means, finite_interval, holm, interval
 
 SHARE_COLUMNS = [
     "sample_id",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from jobs.commands.options import RECORDS, Columns, Model, RunOptions, command, named_columns
+from closelook.jobs.commands.options import RECORDS, Columns, Model, RunOptions, command, named_columns
 
 
 @command(RECORDS)
@@ -15,7 +15,7 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="Describe this method in full.", show_default=False)] = None,
 ) -> None:
     """List the methods: what they need and give, what they cost, their options."""
-    from jobs.commands.listings.records import show_methods
+    from closelook.jobs.commands.listings.records import show_methods
 
     show_methods(name)
 
@@ -23,7 +23,7 @@ def methods(
 @command(RECORDS)
 def tasks() -> None:
     """List the tasks: what is predicted, the sources of samples, and what counts as evidence."""
-    from jobs.commands.listings.records import show_tasks
+    from closelook.jobs.commands.listings.records import show_tasks
 
     show_tasks()
 
@@ -31,7 +31,7 @@ def tasks() -> None:
 @command(RECORDS)
 def models() -> None:
     """List the kinds and families of models, and which methods apply to them."""
-    from jobs.commands.listings.records import show_models
+    from closelook.jobs.commands.listings.records import show_models
 
     show_models()
 
@@ -44,7 +44,7 @@ Methods = Annotated[str | None, typer.Option("--method", help="Methods, separate
 @command(RECORDS)
 def init(file: File, model: Model, data: Data = None, method: Methods = None, column: Columns = None) -> None:
     """Write a commented config for your model and data."""
-    from jobs.commands.init import write
+    from closelook.jobs.commands.init import write
 
     write(file, model, data, method, named_columns(column))
 
@@ -57,7 +57,7 @@ def config(
     ] = None,
 ) -> None:
     """Print the configuration in effect, defaults filled in; or, with --keys, explain keys."""
-    from jobs.commands.listings.config import show, show_keys
+    from closelook.jobs.commands.listings.config import show, show_keys
 
     if keys is not None:
         return show_keys(keys)

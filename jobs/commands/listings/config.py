@@ -11,11 +11,11 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from jobs.commands.listings.documents import DOCS, markdown, rewrite
-from jobs.commands.terminal import say, say_table
-from jobs.config import MethodConfig, RunConfig
-from jobs.config.base import section_in
-from lrp_core.records.types import UserError, nearest
+from closelook.jobs.commands.listings.documents import DOCS, markdown, rewrite
+from closelook.jobs.commands.terminal import say, say_table
+from closelook.jobs.config import MethodConfig, RunConfig
+from closelook.jobs.config.base import section_in
+from closelook.lrp_core.records.types import UserError, nearest
 
 PAGE = DOCS / "config.md"
 START, END = "<!-- keys -->", "<!-- end of keys -->"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 
 
 def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -1,32 +1,35 @@
 """`closelook methods`, `tasks` and `models`: lists records on the screen, and methods in docs/methods.md, too.
 
-`python -m jobs.commands.listings.records` writes the table of docs/methods.md.
+`python -m closelook.jobs.commands.listings.records` writes the table of docs/methods.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from evaluation.benchmark.sources.own import SAMPLES
-from jobs.commands.listings.documents import DOCS, markdown, rewrite
-from jobs.commands.listings.sums import in_words, percent
-from jobs.commands.terminal import say, say_table
-from jobs.config import FINER_KEYS
-from jobs.methods import METHODS, method
-from jobs.tasks import tasks
-from jobs.verification.registry import FOLDER, Verified
-from jobs.verification.registry import known as registered
-from lrp_core.families import FAMILIES
-from lrp_core.families.generic import GENERIC, GenericFamily
-from lrp_core.methods.record import Method
-from lrp_core.records.capabilities import Capability
-from lrp_core.records.kinds import KINDS, MASKED, Kind
-from lrp_core.records.option import plain
-from lrp_core.records.registry import OURS
+from closelook.evaluation.benchmark.sources.own import SAMPLES
+from closelook.jobs.commands.listings.documents import DOCS, markdown, rewrite
+from closelook.jobs.commands.listings.sums import in_words, percent
+from closelook.jobs.commands.terminal import say, say_table
+from closelook.jobs.config import FINER_KEYS
+from closelook.jobs.methods import METHODS, method
+from closelook.jobs.tasks import tasks
+from closelook.jobs.verification.registry import FOLDER, Verified
+from closelook.jobs.verification.registry import known as registered
+from closelook.lrp_core.families import FAMILIES
+from closelook.lrp_core.families.generic import GENERIC, GenericFamily
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.records.capabilities import Capability
+from closelook.lrp_core.records.kinds import KINDS, MASKED, Kind
+from closelook.lrp_core.records.option import plain
+from closelook.lrp_core.records.registry import OURS
 
 TOKENS = 30  # of the sample whose cost is shown
 PAGE = DOCS / "methods.md"
-START, END = "<!-- methods: written by python -m jobs.commands.listings.records -->", "<!-- end of methods -->"
+START, END = (
+    "<!-- methods: written by python -m closelook.jobs.commands.listings.records -->",
+    "<!-- end of methods -->",
+)
 
 
 def show_tasks() -> None:

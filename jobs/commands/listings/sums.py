@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from lrp_core.methods.record import Method
+from closelook.lrp_core.methods.record import Method
 
 FILE = Path(__file__).with_name("sums.csv")
 

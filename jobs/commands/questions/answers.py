@@ -10,25 +10,25 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
-from evaluation.benchmark.encoding import START, Word, named, words, words_of
-from evaluation.benchmark.pictures import Preprocessing, pixels_of
-from evaluation.benchmark.samples import Row
-from evaluation.report.heatmaps.overlay import patch_names, with_picture
-from evaluation.report.heatmaps.tokens import Line, beyond_noise, data
-from jobs.commands.questions.generation import tell_ignored
-from jobs.commands.questions.opened import Opened
-from jobs.commands.questions.question import Question, space_note
-from jobs.commands.questions.reading import read, tokens_of
-from jobs.commands.questions.spans import Said, said_of, through_reasoning
-from lrp_core.device.progress import part_of_work
-from lrp_core.methods.hops import Hops
-from lrp_core.methods.record import Method
-from lrp_core.readers.predictions import Decision, against_strongest, decided, decisions
-from lrp_core.readers.readout import rows_for
-from lrp_core.records.explained import CONTRASTIVE, needs_foil
-from lrp_core.records.finer import FINER
-from lrp_core.records.types import Batch, Relevance, UnusableRows, UserError
-from lrp_core.views.view import ModelView
+from closelook.evaluation.benchmark.encoding import START, Word, named, words, words_of
+from closelook.evaluation.benchmark.pictures import Preprocessing, pixels_of
+from closelook.evaluation.benchmark.samples import Row
+from closelook.evaluation.report.heatmaps.overlay import patch_names, with_picture
+from closelook.evaluation.report.heatmaps.tokens import Line, beyond_noise, data
+from closelook.jobs.commands.questions.generation import tell_ignored
+from closelook.jobs.commands.questions.opened import Opened
+from closelook.jobs.commands.questions.question import Question, space_note
+from closelook.jobs.commands.questions.reading import read, tokens_of
+from closelook.jobs.commands.questions.spans import Said, said_of, through_reasoning
+from closelook.lrp_core.device.progress import part_of_work
+from closelook.lrp_core.methods.hops import Hops
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.readers.predictions import Decision, against_strongest, decided, decisions
+from closelook.lrp_core.readers.readout import rows_for
+from closelook.lrp_core.records.explained import CONTRASTIVE, needs_foil
+from closelook.lrp_core.records.finer import FINER
+from closelook.lrp_core.records.types import Batch, Relevance, UnusableRows, UserError
+from closelook.lrp_core.views.view import ModelView
 
 ByMethod = dict[str, Relevance]  # of rows, by the name of the method
 #: Columns of a row that become longer from one prediction of a text to the next.

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from jobs.commands.options import (
+from closelook.jobs.commands.options import (
     TEXTS,
     Adapter,
     Device,
@@ -26,8 +26,8 @@ from jobs.commands.options import (
     command,
     naming_options,
 )
-from jobs.commands.roots.runs import run_stages
-from lrp_core.records.types import UserError
+from closelook.jobs.commands.roots.runs import run_stages
+from closelook.lrp_core.records.types import UserError
 
 
 @dataclass(frozen=True)
@@ -108,13 +108,13 @@ def explain(
     json: Json = None,
 ) -> None:
     """Explain one prediction, several in turn, or an answer, in the terminal, coloured."""
-    from jobs.config.methods import every_typed
+    from closelook.jobs.config.methods import every_typed
 
     of.check()
     methods = every_typed(method)  # before the heavy imports: a mistyped name shows at once
 
-    from jobs.commands.questions.explain import explain as show
-    from jobs.commands.questions.question import chat_in, question_of, segmenter_of
+    from closelook.jobs.commands.questions.explain import explain as show
+    from closelook.jobs.commands.questions.question import chat_in, question_of, segmenter_of
 
     with naming_options():
         if (sentence is None) == (messages is None):
@@ -145,8 +145,8 @@ def verify(
 
     Exit code 1 if a check fails. Most checks then name the shortest input that fails, or the first layer that differs.
     """
-    from jobs.commands.verify import show
-    from jobs.commands.verify import verify as check
+    from closelook.jobs.commands.verify import show
+    from closelook.jobs.commands.verify import verify as check
 
     names = None if method is None else [name.strip() for name in method.split(",")]
     with naming_options():
@@ -210,11 +210,11 @@ def neurons(
         raise UserError("--config, --root and --wait are for the stage, not for a text: leave them out, or the text")
     of.check()
 
-    from jobs.config.methods import typed
+    from closelook.jobs.config.methods import typed
 
     chosen = typed(shown.method)  # before the heavy imports: a mistyped name shows at once
 
-    from jobs.commands.questions.steering import Steering, show_neurons
+    from closelook.jobs.commands.questions.steering import Steering, show_neurons
 
     with naming_options():
         question = asked.question(text)
@@ -241,20 +241,20 @@ def examples(
     They are searched in a file with --corpus and --model, or read from a run with --root; --model then names one of
     the run's models.
     """
-    from jobs.config.methods import typed
+    from closelook.jobs.config.methods import typed
 
     if corpus is None:
         if run.config is None and run.root is None:
             raise UserError("give --corpus FILE with --model M, or --root DIR of a run that read a corpus")
         loaded, store = run.load(is_made=True)
 
-        from jobs.commands.questions.contexts import show_kept
+        from closelook.jobs.commands.questions.contexts import show_kept
 
         return show_kept(loaded, store, neuron, method, of.model, top, of.device)
     of.check("corpus")
     typed(method)  # before the heavy imports: a mistyped name shows at once
 
-    from jobs.commands.questions.contexts import show_contexts
+    from closelook.jobs.commands.questions.contexts import show_contexts
 
     with naming_options():
         show_contexts(of.open(), neuron, corpus, method, top)

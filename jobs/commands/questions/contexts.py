@@ -12,24 +12,24 @@ from pathlib import Path
 import pyarrow.compute as pc
 from rich.text import Text
 
-from evaluation.benchmark.corpus import LENGTH, Corpus, Entry, entries, pieces_of, template_of
-from evaluation.benchmark.encoding import pieces
-from evaluation.benchmark.sources.text import TEXT
-from evaluation.report.heatmaps.tokens import terminal as coloured
-from evaluation.schema import ACTIVATIONS, CONTEXTS
-from jobs.commands import terminal
-from jobs.commands.questions.opened import Opened, chosen_device
-from jobs.commands.terminal import say
-from jobs.config import RunConfig
-from jobs.plan.cells import make_plan
-from jobs.plan.models import load_tokenizer
-from jobs.plan.node import Run
-from jobs.products.neurons.contexts import ContextsNode, nodes
-from jobs.store import Ledger, Store
-from lrp_core.interventions.neurons import check_neuron
-from lrp_core.neurons.contexts import Context, best_contexts, explain_context
-from lrp_core.parts.neuron_names import NeuronNames
-from lrp_core.records.types import UserError, nearest
+from closelook.evaluation.benchmark.corpus import LENGTH, Corpus, Entry, entries, pieces_of, template_of
+from closelook.evaluation.benchmark.encoding import pieces
+from closelook.evaluation.benchmark.sources.text import TEXT
+from closelook.evaluation.report.heatmaps.tokens import terminal as coloured
+from closelook.evaluation.schema import ACTIVATIONS, CONTEXTS
+from closelook.jobs.commands import terminal
+from closelook.jobs.commands.questions.opened import Opened, chosen_device
+from closelook.jobs.commands.terminal import say
+from closelook.jobs.config import RunConfig
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.models import load_tokenizer
+from closelook.jobs.plan.node import Run
+from closelook.jobs.products.neurons.contexts import ContextsNode, nodes
+from closelook.jobs.store import Ledger, Store
+from closelook.lrp_core.interventions.neurons import check_neuron
+from closelook.lrp_core.neurons.contexts import Context, best_contexts, explain_context
+from closelook.lrp_core.parts.neuron_names import NeuronNames
+from closelook.lrp_core.records.types import UserError, nearest
 
 
 @dataclass

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evaluation.benchmark.encoding import START
-from jobs.commands.questions.answers import Answer
-from jobs.commands.questions.opened import Opened
-from jobs.commands.questions.question import Question, text_read
-from jobs.commands.questions.spans import OWN
-from lrp_core.methods.record import Method
-from lrp_core.records.types import Relevance
-from lrp_core.rules.boundaries import REASONS
+from closelook.evaluation.benchmark.encoding import START
+from closelook.jobs.commands.questions.answers import Answer
+from closelook.jobs.commands.questions.opened import Opened
+from closelook.jobs.commands.questions.question import Question, text_read
+from closelook.jobs.commands.questions.spans import OWN
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.records.types import Relevance
+from closelook.lrp_core.rules.boundaries import REASONS
 
 FIRST, REST = "first token", "rest"
 OF_NO_TOKEN = (*REASONS, REST)

@@ -6,14 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from typing import Any, NamedTuple
 
-from jobs.commands.questions.answers import Answer, answer_of, answers, of_row, relevance_of_rows, with_targets
-from jobs.commands.questions.opened import Opened
-from jobs.commands.questions.question import Question
-from jobs.commands.questions.reading import read
-from lrp_core.device.memory import is_out_of_memory
-from lrp_core.methods.record import Method
-from lrp_core.readers.readout import rows_for
-from lrp_core.records.types import UnsupportedMethod, UserError
+from closelook.jobs.commands.questions.answers import (
+    Answer,
+    answer_of,
+    answers,
+    of_row,
+    relevance_of_rows,
+    with_targets,
+)
+from closelook.jobs.commands.questions.opened import Opened
+from closelook.jobs.commands.questions.question import Question
+from closelook.jobs.commands.questions.reading import read
+from closelook.lrp_core.device.memory import is_out_of_memory
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.readers.readout import rows_for
+from closelook.lrp_core.records.types import UnsupportedMethod, UserError
 
 Outcome = tuple[Answer, ...] | UserError
 Outcomes = Iterator[tuple[int, Outcome]]  # with the key of the question

@@ -12,10 +12,10 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from jinja2 import TemplateError
 
-from evaluation.benchmark.encoding import Segmenter, has_spaces
-from evaluation.benchmark.samples import Filled, Prompt
-from jobs.commands.questions.opened import Opened
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.encoding import Segmenter, has_spaces
+from closelook.evaluation.benchmark.samples import Filled, Prompt
+from closelook.jobs.commands.questions.opened import Opened
+from closelook.lrp_core.records.types import UserError
 
 MARKER = "___"  # marks the target's place in a text
 SENTENCE, TOKEN = "sentence", "token"  # values of `spans` that cut an answer by themselves

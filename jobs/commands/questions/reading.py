@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.benchmark.answers.prompts import units_of_tokens
-from evaluation.benchmark.encoding import Encoding, encode, encoding_of_ids, with_specials
-from evaluation.benchmark.pictures import picture, view_of
-from evaluation.benchmark.samples import Malformed, Prompt, Row, sample, with_evidence
-from evaluation.benchmark.slotless import TOO_LONG
-from evaluation.benchmark.slots import NOT_ONE_TOKEN, tail_behind
-from evaluation.benchmark.views import tokenise
-from jobs.commands.questions.opened import Opened
-from jobs.commands.questions.question import MARKER, Question, text_read
-from jobs.plan.models import ResolvedModel
-from lrp_core.records.explained import EXPLAINED, TARGET, needs_foil
-from lrp_core.records.types import UserError, nearest
+from closelook.evaluation.benchmark.answers.prompts import units_of_tokens
+from closelook.evaluation.benchmark.encoding import Encoding, encode, encoding_of_ids, with_specials
+from closelook.evaluation.benchmark.pictures import picture, view_of
+from closelook.evaluation.benchmark.samples import Malformed, Prompt, Row, sample, with_evidence
+from closelook.evaluation.benchmark.slotless import TOO_LONG
+from closelook.evaluation.benchmark.slots import NOT_ONE_TOKEN, tail_behind
+from closelook.evaluation.benchmark.views import tokenise
+from closelook.jobs.commands.questions.opened import Opened
+from closelook.jobs.commands.questions.question import MARKER, Question, text_read
+from closelook.jobs.plan.models import ResolvedModel
+from closelook.lrp_core.records.explained import EXPLAINED, TARGET, needs_foil
+from closelook.lrp_core.records.types import UserError, nearest
 
 #: Names of the parts of a prompt that are no messages of a chat: a text, and tokens that a template adds.
 PROMPT, TEMPLATE = "prompt", "template"

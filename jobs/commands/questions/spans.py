@@ -14,16 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.benchmark.answers.prompts import sentences_in, units_of_tokens
-from evaluation.benchmark.encoding import encoding_of_ids
-from evaluation.benchmark.samples import Row
-from jobs.commands.questions.generation import generated
-from jobs.commands.questions.opened import Opened
-from jobs.commands.questions.question import SENTENCE, TOKEN, Question
-from jobs.commands.questions.reading import answer_ids, read
-from lrp_core.methods.hops import Hops, hopped
-from lrp_core.readers.readout import rows_for
-from lrp_core.records.types import Relevance, UserError, span_row
+from closelook.evaluation.benchmark.answers.prompts import sentences_in, units_of_tokens
+from closelook.evaluation.benchmark.encoding import encoding_of_ids
+from closelook.evaluation.benchmark.samples import Row
+from closelook.jobs.commands.questions.generation import generated
+from closelook.jobs.commands.questions.opened import Opened
+from closelook.jobs.commands.questions.question import SENTENCE, TOKEN, Question
+from closelook.jobs.commands.questions.reading import answer_ids, read
+from closelook.lrp_core.methods.hops import Hops, hopped
+from closelook.lrp_core.readers.readout import rows_for
+from closelook.lrp_core.records.types import Relevance, UserError, span_row
 
 OWN = "answer so far"  # name of the part of the input that the earlier tokens of the answer are
 

@@ -11,25 +11,25 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from evaluation.benchmark.encoding import pieces
-from evaluation.benchmark.samples import Row
-from jobs.commands.options import ShownOptions
-from jobs.commands.questions.answers import with_targets
-from jobs.commands.questions.opened import Opened
-from jobs.commands.questions.question import Question, space_note
-from jobs.commands.questions.reading import read
-from jobs.commands.terminal import as_json, not_finite, say, say_table, write_file
-from lrp_core.device.transfer import to_host
-from lrp_core.interventions.neurons import check_neuron, neurons_scaled, neurons_set
-from lrp_core.methods.record import Method
-from lrp_core.neurons.logit_lens import TopNeuron, nearest_tokens, top_neurons, writing
-from lrp_core.parts.block import SHARED
-from lrp_core.parts.neuron_names import NeuronNames
-from lrp_core.readers.predictions import suppressed
-from lrp_core.readers.readout import label_logits
-from lrp_core.records.types import Batch, Relevance, UnusableRows, UserError
-from lrp_core.views.guard import undisturbed
-from lrp_core.views.view import ModelView
+from closelook.evaluation.benchmark.encoding import pieces
+from closelook.evaluation.benchmark.samples import Row
+from closelook.jobs.commands.options import ShownOptions
+from closelook.jobs.commands.questions.answers import with_targets
+from closelook.jobs.commands.questions.opened import Opened
+from closelook.jobs.commands.questions.question import Question, space_note
+from closelook.jobs.commands.questions.reading import read
+from closelook.jobs.commands.terminal import as_json, not_finite, say, say_table, write_file
+from closelook.lrp_core.device.transfer import to_host
+from closelook.lrp_core.interventions.neurons import check_neuron, neurons_scaled, neurons_set
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.neurons.logit_lens import TopNeuron, nearest_tokens, top_neurons, writing
+from closelook.lrp_core.parts.block import SHARED
+from closelook.lrp_core.parts.neuron_names import NeuronNames
+from closelook.lrp_core.readers.predictions import suppressed
+from closelook.lrp_core.readers.readout import label_logits
+from closelook.lrp_core.records.types import Batch, Relevance, UnusableRows, UserError
+from closelook.lrp_core.views.guard import undisturbed
+from closelook.lrp_core.views.view import ModelView
 
 _WORDS = 4  # tokens shown of each end of a neuron's logit lens, and of its key vector
 _PREDICTIONS = 3  # most likely tokens that are shown with their probabilities

@@ -13,15 +13,15 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from evaluation.benchmark import audit as figures
-from evaluation.benchmark.samples import Row, meta_of
-from jobs.commands import terminal
-from jobs.commands.terminal import as_json, say, write_file
-from jobs.config import RunConfig
-from jobs.stages.audit import audit_table, record_of, samples_in
-from jobs.store import Ledger, Store, artifact_in, is_complete
-from jobs.store.listings import note_damage, sizes_in
-from lrp_core.records.types import UserError, nearest
+from closelook.evaluation.benchmark import audit as figures
+from closelook.evaluation.benchmark.samples import Row, meta_of
+from closelook.jobs.commands import terminal
+from closelook.jobs.commands.terminal import as_json, say, write_file
+from closelook.jobs.config import RunConfig
+from closelook.jobs.stages.audit import audit_table, record_of, samples_in
+from closelook.jobs.store import Ledger, Store, artifact_in, is_complete
+from closelook.jobs.store.listings import note_damage, sizes_in
+from closelook.lrp_core.records.types import UserError, nearest
 
 CHANGED = "has other bytes than were written"
 OLD, LOST = "an older version wrote them, without hashes", "the side file with their hashes is lost or changed"

@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.report.results import CellKey, Variant, variant_rank
-from evaluation.schema import SCORES_SAMPLES
-from evaluation.scoring.intervals import cluster_numbers, cluster_sums
-from evaluation.scoring.metrics import METRICS
-from evaluation.scoring.samples import VARIANT
-from evaluation.scoring.statistics import holm_adjusted, sign_flip_p
-from jobs.plan.clusters import clusters_of
-from jobs.results import Run
+from closelook.evaluation.report.results import CellKey, Variant, variant_rank
+from closelook.evaluation.schema import SCORES_SAMPLES
+from closelook.evaluation.scoring.intervals import cluster_numbers, cluster_sums
+from closelook.evaluation.scoring.metrics import METRICS
+from closelook.evaluation.scoring.samples import VARIANT
+from closelook.evaluation.scoring.statistics import holm_adjusted, sign_flip_p
+from closelook.jobs.plan.clusters import clusters_of
+from closelook.jobs.results import Run
 
 FLIPS, SEED = 10_000, 0  # at least so many sign flips
 

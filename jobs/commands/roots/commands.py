@@ -10,13 +10,13 @@ from typing import Annotated
 
 import typer
 
-from jobs.commands.options import RUNS, Json, RunOptions, WaitingOptions, command
-from jobs.commands.roots.runs import run_stages
-from jobs.commands.terminal import say
-from jobs.stages.record import STAGES
-from lrp_core.records.types import UserError, nearest
+from closelook.jobs.commands.options import RUNS, Json, RunOptions, WaitingOptions, command
+from closelook.jobs.commands.roots.runs import run_stages
+from closelook.jobs.commands.terminal import say
+from closelook.jobs.stages.record import STAGES
+from closelook.lrp_core.records.types import UserError, nearest
 
-CLONE = Path(__file__).parents[3]
+CLONE = Path(__file__).resolve().parents[3]
 NEEDS_CLONE = "benchmarks are not installed with the package: run them in a clone of the repository"
 
 
@@ -61,7 +61,7 @@ def stop(root: Annotated[str, typer.Argument(help="The root of the run.")]) -> N
     """Stop a run once the units in progress are done. The command that began it continues it."""
     _, store = RunOptions(root=root).load(is_made=True, read_only=True)
 
-    from jobs.commands.stopping import stop as ask
+    from closelook.jobs.commands.stopping import stop as ask
 
     ask(store)
 
@@ -71,7 +71,7 @@ def status(run: RunOptions) -> None:
     """Count what is done, partial and missing, and rejected rows. Exit code 1 unless all is done."""
     loaded, store = run.load(read_only=True)
 
-    from jobs.commands.roots.status import status as show
+    from closelook.jobs.commands.roots.status import status as show
 
     if not show(loaded, store):
         needed = "once packages define what is left out, " if loaded.lacking else ""
@@ -84,7 +84,7 @@ def plan(run: RunOptions) -> None:
     """List the cells of a run and estimate what they cost, from measured runtimes if there are any."""
     loaded, store = run.load()
 
-    from jobs.commands.roots.plan import show
+    from closelook.jobs.commands.roots.plan import show
 
     show(loaded, store)
 
@@ -98,7 +98,7 @@ def gc(run: RunOptions, dry_run: DryRun = False, yes: Yes = False) -> None:
     """Remove leftovers of killed writers and, with --yes, results that this configuration does not need; say why."""
     loaded, store = run.load(is_made=True)
 
-    from jobs.commands.roots.gc import collect
+    from closelook.jobs.commands.roots.gc import collect
 
     collect(loaded, store, dry_run=dry_run, stale_too=yes)
 
@@ -112,7 +112,7 @@ def sources(run: RunOptions, top: Top = 3, every: Every = False, json: Json = No
     """Show the sentences of answers with the most relevant sources of their prompts."""
     loaded, store = run.load(is_made=True, read_only=True)
 
-    from jobs.commands.roots.sources import show
+    from closelook.jobs.commands.roots.sources import show
 
     show(loaded, store, top, every, json)
 
@@ -164,7 +164,7 @@ def audit(
     """Audit the benchmark: rows read, accepted, rejected by reason; evidence. Exit code 1 if a file is damaged."""
     loaded, store = run.load(is_made=True)
 
-    from jobs.commands.roots.audit import audit as show
+    from closelook.jobs.commands.roots.audit import audit as show
 
     if not show(loaded, store, task, part, n, json, deep):
         raise typer.Exit(1)
@@ -185,12 +185,12 @@ def export(run: RunOptions, to: Folder = None, relevance: Tables = None) -> None
     loaded, store = run.load(is_made=True)
 
     if to is not None:
-        from jobs.commands.roots.audit import export as write
+        from closelook.jobs.commands.roots.audit import export as write
 
         for path in write(loaded, store, to):
             say(str(path))
     if relevance is not None:
-        from jobs.commands.roots.explained import write_relevance
+        from closelook.jobs.commands.roots.explained import write_relevance
 
         write_relevance(store, relevance)
 
@@ -204,6 +204,6 @@ Csv = Annotated[Path | None, typer.Option("--csv", help="Also write the scores t
 @command(RUNS)
 def compare(first: First, second: Second, metric: Metric = None, to: Csv = None) -> None:
     """Compare two runs: their settings, cells, scores (with paired tests) and cost."""
-    from jobs.commands.roots.compare import show
+    from closelook.jobs.commands.roots.compare import show
 
     show(first, second, metric, to)

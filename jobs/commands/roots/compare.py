@@ -8,14 +8,14 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from evaluation.schema import RUNTIME
-from evaluation.scoring.metrics import METRICS, lead
-from evaluation.scoring.statistics import stars
-from jobs.commands.roots.changes import Change, changes, keys_of
-from jobs.commands.terminal import as_csv, say, say_table, write_file
-from jobs.config.kept import differences, left_out_line
-from jobs.results import Run, open_run
-from lrp_core.records.types import UserError, nearest
+from closelook.evaluation.schema import RUNTIME
+from closelook.evaluation.scoring.metrics import METRICS, lead
+from closelook.evaluation.scoring.statistics import stars
+from closelook.jobs.commands.roots.changes import Change, changes, keys_of
+from closelook.jobs.commands.terminal import as_csv, say, say_table, write_file
+from closelook.jobs.config.kept import differences, left_out_line
+from closelook.jobs.results import Run, open_run
+from closelook.lrp_core.records.types import UserError, nearest
 
 
 def show(first_root: str, second_root: str, metric: str | None, to: Path | None) -> None:

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow.parquet as pq
 
-from evaluation.benchmark.encoding import Pieces, seen
-from evaluation.benchmark.samples import Filled, Prompt, Row
-from evaluation.benchmark.sources.own import ids_of
-from evaluation.explained.rows import (
+from closelook.evaluation.benchmark.encoding import Pieces, seen
+from closelook.evaluation.benchmark.samples import Filled, Prompt, Row
+from closelook.evaluation.benchmark.sources.own import ids_of
+from closelook.evaluation.explained.rows import (
     DECODER,
     SECOND,
     TEXT,
@@ -27,17 +27,17 @@ from evaluation.explained.rows import (
     locate,
     tables,
 )
-from evaluation.schema import RELEVANCE, TOKENS, WORDS
-from jobs.commands.terminal import complain, say
-from jobs.commands.texts.explaining import Output
-from jobs.commands.texts.parts import replacing
-from jobs.config.kept import models_kept
-from jobs.methods import METHODS
-from jobs.plan.known import Known
-from jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load_tokenizer, resolve
-from jobs.results import Run, open_run
-from jobs.store import Artifact, Store
-from lrp_core.records.types import UserError
+from closelook.evaluation.schema import RELEVANCE, TOKENS, WORDS
+from closelook.jobs.commands.terminal import complain, say
+from closelook.jobs.commands.texts.explaining import Output
+from closelook.jobs.commands.texts.parts import replacing
+from closelook.jobs.config.kept import models_kept
+from closelook.jobs.methods import METHODS
+from closelook.jobs.plan.known import Known
+from closelook.jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load_tokenizer, resolve
+from closelook.jobs.results import Run, open_run
+from closelook.jobs.store import Artifact, Store
+from closelook.lrp_core.records.types import UserError
 
 _AT_ONCE = 2_000  # samples whose rows are in memory together
 

@@ -11,17 +11,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.commands.terminal import say
-from jobs.config import FINER_KEYS, RunConfig, configured
-from jobs.config.kept import differences, refuse_another
-from jobs.plan.cells import make_plan
-from jobs.plan.node import ModelPlan, Plan, Run
-from jobs.products.relevance import FINER, RELEVANCE
-from jobs.products.table import nodes, stale
-from jobs.store import Artifact, Ledger, Store, artifact_in, key_in, short
-from jobs.store.listings import note_of, noted_damage, sizes_in
-from jobs.store.lock import run_lock
-from jobs.store.manifests import CONFIGS, HASHES, manifest, shared_path
+from closelook.jobs.commands.terminal import say
+from closelook.jobs.config import FINER_KEYS, RunConfig, configured
+from closelook.jobs.config.kept import differences, refuse_another
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.node import ModelPlan, Plan, Run
+from closelook.jobs.products.relevance import FINER, RELEVANCE
+from closelook.jobs.products.table import nodes, stale
+from closelook.jobs.store import Artifact, Ledger, Store, artifact_in, key_in, short
+from closelook.jobs.store.listings import note_of, noted_damage, sizes_in
+from closelook.jobs.store.lock import run_lock
+from closelook.jobs.store.manifests import CONFIGS, HASHES, manifest, shared_path
 
 TEMPORARY_AGE_S = 3600.0  # a younger temporary file may belong to a live writer
 MOST_DIFFERENCES = 4  # differing settings that a reason lists

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
-from evaluation.schema import RUNTIME
-from jobs.commands.roots.plan_costs import (
+from closelook.evaluation.schema import RUNTIME
+from closelook.jobs.commands.roots.plan_costs import (
     FLOPS,
     SLOW_FLOAT64,
     Basis,
@@ -21,18 +21,18 @@ from jobs.commands.roots.plan_costs import (
     total,
     without_nodes,
 )
-from jobs.commands.terminal import say, say_table
-from jobs.config import RunConfig
-from jobs.plan.cells import make_plan
-from jobs.plan.choices import undecided
-from jobs.plan.corpus import surveyed
-from jobs.plan.forwards import forwards, records
-from jobs.plan.node import Run
-from jobs.products.neurons import contexts
-from jobs.products.relevance import FINER
-from jobs.products.table import of_packages
-from jobs.stages.record import STAGES
-from jobs.store import Ledger, Store
+from closelook.jobs.commands.terminal import say, say_table
+from closelook.jobs.config import RunConfig
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.choices import undecided
+from closelook.jobs.plan.corpus import surveyed
+from closelook.jobs.plan.forwards import forwards, records
+from closelook.jobs.plan.node import Run
+from closelook.jobs.products.neurons import contexts
+from closelook.jobs.products.relevance import FINER
+from closelook.jobs.products.table import of_packages
+from closelook.jobs.stages.record import STAGES
+from closelook.jobs.store import Ledger, Store
 
 
 @dataclass(frozen=True)

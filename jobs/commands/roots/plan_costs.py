@@ -12,21 +12,29 @@ from typing import Any
 
 import numpy as np
 
-from jobs.cluster.slots import FLOAT64, SLOW, in_words, known, matches, share_of
-from jobs.config import ModelConfig, NodesConfig, PerturbConfig, RunConfig, SelectConfig, configured, defined_options
-from jobs.geometries import geometry_of
-from jobs.plan.cells import requests_of
-from jobs.plan.choices import curve_settings
-from jobs.plan.forwards import Chosen, forwards, forwards_of_labels, records
-from jobs.plan.inputs import Inputs
-from jobs.plan.node import Cell, ModelPlan, Plan
-from jobs.plan.units import LABELS_PASS
-from jobs.products.curves import CURVES, curves_of
-from jobs.products.record import Product
-from jobs.store import Ledger
-from lrp_core.methods.record import Method
-from lrp_core.records.capabilities import Capability
-from lrp_core.records.kinds import MASKED
+from closelook.jobs.cluster.slots import FLOAT64, SLOW, in_words, known, matches, share_of
+from closelook.jobs.config import (
+    ModelConfig,
+    NodesConfig,
+    PerturbConfig,
+    RunConfig,
+    SelectConfig,
+    configured,
+    defined_options,
+)
+from closelook.jobs.geometries import geometry_of
+from closelook.jobs.plan.cells import requests_of
+from closelook.jobs.plan.choices import curve_settings
+from closelook.jobs.plan.forwards import Chosen, forwards, forwards_of_labels, records
+from closelook.jobs.plan.inputs import Inputs
+from closelook.jobs.plan.node import Cell, ModelPlan, Plan
+from closelook.jobs.plan.units import LABELS_PASS
+from closelook.jobs.products.curves import CURVES, curves_of
+from closelook.jobs.products.record import Product
+from closelook.jobs.store import Ledger
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.records.capabilities import Capability
+from closelook.lrp_core.records.kinds import MASKED
 
 Measured = Mapping[tuple[str, str, str], float]  # seconds per token, by model, precision and pass
 #: Assumed operations per second that one 80 GB accelerator sustains; `closelook plan` prints the assumption.

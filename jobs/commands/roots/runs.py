@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from jobs.commands.options import RunOptions
-from jobs.commands.stopping import stoppable
-from jobs.commands.terminal import complain, say
+from closelook.jobs.commands.options import RunOptions
+from closelook.jobs.commands.stopping import stoppable
+from closelook.jobs.commands.terminal import complain, say
 
 if TYPE_CHECKING:
-    from jobs.config import RunConfig
-    from jobs.stages.record import StageSummary
-    from jobs.store import Store
+    from closelook.jobs.config import RunConfig
+    from closelook.jobs.stages.record import StageSummary
+    from closelook.jobs.store import Store
 
 
 END = "end"  # stage of the last summary, which lists what is not complete after all stages
@@ -48,13 +48,13 @@ def summaries(
     `tell` gets messages about what the configuration lacks, and how it differs from the one that the root kept. Raises
     as `jobs.stages.run.run` does, and typer.Exit if the run was stopped.
     """
-    from jobs.cluster.pools import check_address
-    from jobs.config.kept import keeping, left_out_line
-    from jobs.plan.cells import validate
-    from jobs.stages.record import StageSummary
-    from jobs.stages.run import not_complete, recorded, run
-    from jobs.store import Ledger
-    from jobs.store.lock import is_asked, run_lock
+    from closelook.jobs.cluster.pools import check_address
+    from closelook.jobs.config.kept import keeping, left_out_line
+    from closelook.jobs.plan.cells import validate
+    from closelook.jobs.stages.record import StageSummary
+    from closelook.jobs.stages.run import not_complete, recorded, run
+    from closelook.jobs.store import Ledger
+    from closelook.jobs.store.lock import is_asked, run_lock
 
     if loaded.lacking:
         tell(left_out_line(loaded.lacking))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from evaluation.report.heatmaps.tokens import in_digits
-from jobs.commands.terminal import as_json, say, write_file
-from jobs.config import RunConfig
-from jobs.stages.report.answers import Entry, answers_of, sentences_of
-from jobs.store import Store
-from lrp_core.records.types import UserError
+from closelook.evaluation.report.heatmaps.tokens import in_digits
+from closelook.jobs.commands.terminal import as_json, say, write_file
+from closelook.jobs.config import RunConfig
+from closelook.jobs.stages.report.answers import Entry, answers_of, sentences_of
+from closelook.jobs.store import Store
+from closelook.lrp_core.records.types import UserError
 
 
 def show(config: RunConfig, store: Store, top: int, every: bool, to: Path | None) -> None:

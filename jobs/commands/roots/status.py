@@ -8,17 +8,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from jobs.commands.roots.plan import by_reason
-from jobs.commands.roots.plan_costs import defined
-from jobs.commands.terminal import say, say_table
-from jobs.config import RunConfig
-from jobs.config.kept import left_out_line
-from jobs.plan.cells import make_plan, without_samples
-from jobs.plan.choices import undecided
-from jobs.plan.node import Choice, Plan, Run, state_of
-from jobs.products.table import PRODUCTS, lacking_in, nodes, stale
-from jobs.products.trials import TRIALS
-from jobs.store import Artifact, Ledger, State, Store, is_complete
+from closelook.jobs.commands.roots.plan import by_reason
+from closelook.jobs.commands.roots.plan_costs import defined
+from closelook.jobs.commands.terminal import say, say_table
+from closelook.jobs.config import RunConfig
+from closelook.jobs.config.kept import left_out_line
+from closelook.jobs.plan.cells import make_plan, without_samples
+from closelook.jobs.plan.choices import undecided
+from closelook.jobs.plan.node import Choice, Plan, Run, state_of
+from closelook.jobs.products.table import PRODUCTS, lacking_in, nodes, stale
+from closelook.jobs.products.trials import TRIALS
+from closelook.jobs.store import Artifact, Ledger, State, Store, is_complete
 
 MOST_ROWS = 2000  # a longer table leaves out rows whose artifacts are all done
 _STATES: tuple[State, ...] = ("done", "partial", "missing", "damaged")

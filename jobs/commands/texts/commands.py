@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from jobs.commands.options import (
+from closelook.jobs.commands.options import (
     TEXTS,
     Columns,
     Explanation,
@@ -19,7 +19,7 @@ from jobs.commands.options import (
     named_columns,
     naming_options,
 )
-from jobs.commands.terminal import complain
+from closelook.jobs.commands.terminal import complain
 
 Texts = Annotated[str, typer.Argument(metavar="IN", help="JSON Lines, a JSON list, CSV or Parquet; also a URL.")]
 Tables = Annotated[Path, typer.Argument(metavar="OUT.parquet", help="Rows by word; OUT.tokens.parquet has the tokens.")]
@@ -43,16 +43,16 @@ def explain_file(
 
     Where a row has no target, the model's own decision (its label or next word) is explained.
     """
-    from jobs.config.methods import every_typed
+    from closelook.jobs.config.methods import every_typed
 
     of.check("file")
     every_typed(method)  # before the heavy imports: a mistyped name shows at once
     columns = named_columns(column)
 
-    from jobs.commands.questions.opened import chosen_device
-    from jobs.commands.texts.computing import Asking
-    from jobs.commands.texts.explaining import explain_file as write
-    from jobs.commands.texts.parts import Job, WorkerDied
+    from closelook.jobs.commands.questions.opened import chosen_device
+    from closelook.jobs.commands.texts.computing import Asking
+    from closelook.jobs.commands.texts.explaining import explain_file as write
+    from closelook.jobs.commands.texts.parts import Job, WorkerDied
 
     with naming_options():
         job = Job(replace(of, device=chosen_device(of.device)), method, Asking(explanation, truncate))
@@ -75,6 +75,6 @@ Cases = Annotated[
 @command(TEXTS)
 def decisions(file: Words, to: Pages, case: Cases = None) -> None:
     """Write pages about explained decisions: important words by label, disagreements of methods, single cases."""
-    from jobs.commands.texts.deciding import write_decisions
+    from closelook.jobs.commands.texts.deciding import write_decisions
 
     write_decisions(file, to, case or ())

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evaluation.benchmark.encoding import START
-from evaluation.benchmark.samples import Filled, Malformed
-from evaluation.benchmark.sources.base import field as field_of
-from evaluation.benchmark.sources.files import IN_FOLDERS, UTF_8, fetch, records
-from evaluation.benchmark.sources.own import ID, renamed
-from evaluation.explained.rows import (
+from closelook.evaluation.benchmark.encoding import START
+from closelook.evaluation.benchmark.samples import Filled, Malformed
+from closelook.evaluation.benchmark.sources.base import field as field_of
+from closelook.evaluation.benchmark.sources.files import IN_FOLDERS, UTF_8, fetch, records
+from closelook.evaluation.benchmark.sources.own import ID, renamed
+from closelook.evaluation.explained.rows import (
     DECODER,
     SECOND,
     TEXT,
@@ -28,14 +28,14 @@ from evaluation.explained.rows import (
     locate,
     tables,
 )
-from jobs.commands.options import as_options
-from jobs.commands.questions.answers import Answer
-from jobs.commands.questions.many import each_answered
-from jobs.commands.questions.opened import Opened
-from jobs.commands.questions.question import MARKER, Question, text_read
-from lrp_core.methods.record import Method
-from lrp_core.readers.predictions import decisions
-from lrp_core.records.types import UserError
+from closelook.jobs.commands.options import as_options
+from closelook.jobs.commands.questions.answers import Answer
+from closelook.jobs.commands.questions.many import each_answered
+from closelook.jobs.commands.questions.opened import Opened
+from closelook.jobs.commands.questions.question import MARKER, Question, text_read
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.readers.predictions import decisions
+from closelook.lrp_core.records.types import UserError
 
 COLUMNS = ("text", "second", "target", "foil", ID)
 

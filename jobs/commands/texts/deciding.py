@@ -10,16 +10,16 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from evaluation.explained.cases import Case, Disagreement, Importances, disagreements
-from evaluation.explained.cases import cases as cases_of
-from evaluation.explained.pages import PAIRS, overview, sheet
-from evaluation.report.page import Provenance
-from evaluation.report.spreadsheet import csv_text
-from evaluation.schema import WORDS, check
-from evaluation.schema.versioned import SchemaMismatch
-from jobs.commands.terminal import as_csv, say
-from jobs.versions import versions
-from lrp_core.records.types import UserError, nearest
+from closelook.evaluation.explained.cases import Case, Disagreement, Importances, disagreements
+from closelook.evaluation.explained.cases import cases as cases_of
+from closelook.evaluation.explained.pages import PAIRS, overview, sheet
+from closelook.evaluation.report.page import Provenance
+from closelook.evaluation.report.spreadsheet import csv_text
+from closelook.evaluation.schema import WORDS, check
+from closelook.evaluation.schema.versioned import SchemaMismatch
+from closelook.jobs.commands.terminal import as_csv, say
+from closelook.jobs.versions import versions
+from closelook.lrp_core.records.types import UserError, nearest
 
 
 class _Key(NamedTuple):

@@ -16,18 +16,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from evaluation.benchmark.sources.files import UTF_8
-from evaluation.explained.rows import Name
-from evaluation.report.spreadsheet import csv_text
-from evaluation.schema import TOKENS, WORDS
-from jobs.commands.progress import shown
-from jobs.commands.questions.opened import Opened
-from jobs.commands.terminal import complain, say
-from jobs.commands.texts.computing import Content, Unexplained, content_of
-from jobs.commands.texts.parts import TOKEN_ROWS, WORD_ROWS, Folder, Job, Part, computed, parts_of, replacing
-from jobs.config.methods import every_typed
-from jobs.store import key_of
-from lrp_core.records.types import Request, UserError
+from closelook.evaluation.benchmark.sources.files import UTF_8
+from closelook.evaluation.explained.rows import Name
+from closelook.evaluation.report.spreadsheet import csv_text
+from closelook.evaluation.schema import TOKENS, WORDS
+from closelook.jobs.commands.progress import shown
+from closelook.jobs.commands.questions.opened import Opened
+from closelook.jobs.commands.terminal import complain, say
+from closelook.jobs.commands.texts.computing import Content, Unexplained, content_of
+from closelook.jobs.commands.texts.parts import TOKEN_ROWS, WORD_ROWS, Folder, Job, Part, computed, parts_of, replacing
+from closelook.jobs.config.methods import every_typed
+from closelook.jobs.store import key_of
+from closelook.lrp_core.records.types import Request, UserError
 
 _KEY = b"closelook.key"  # in a file's metadata: the hash of everything that its rows depend on
 MOST_TOLD = 5  # rows without an explanation that are printed one by one

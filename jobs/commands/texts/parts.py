@@ -18,13 +18,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import torch
 
-from evaluation.schema import TOKENS, WORDS, titled
-from jobs.commands.options import ModelOptions
-from jobs.commands.questions.opened import Opened
-from jobs.commands.texts.computing import Asking, Computed, Text, compute
-from jobs.config.methods import every_typed
-from jobs.plan.models import tokenizers_key
-from jobs.store import TEMPORARY, key_of, short
+from closelook.evaluation.schema import TOKENS, WORDS, titled
+from closelook.jobs.commands.options import ModelOptions
+from closelook.jobs.commands.questions.opened import Opened
+from closelook.jobs.commands.texts.computing import Asking, Computed, Text, compute
+from closelook.jobs.config.methods import every_typed
+from closelook.jobs.plan.models import tokenizers_key
+from closelook.jobs.store import TEMPORARY, key_of, short
 
 VERSION = 2  # to be raised when a change of code gives the same texts other rows
 PART_TEXTS = 512  # texts of a part; a killed process loses no more than one part

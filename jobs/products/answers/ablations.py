@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from evaluation.ablations.masks import Sizes, masks_of
-from evaluation.schema import ABLATIONS as SCHEMA
-from evaluation.schema import RUNTIME, titled
-from jobs.config import AblationsConfig, ModelConfig, RunConfig, configured
-from jobs.plan.inputs import Inputs
-from jobs.plan.node import Cell, ModelPlan, Node, Part, Run
-from jobs.plan.units import FORWARD_FACTOR, cut_by_tokens
-from jobs.products.record import Made, Opened, Product, Row, Unit
-from jobs.store import Artifact, Store
-from lrp_core.methods.record import Method
-from lrp_core.records.ablated import Ablated
+from closelook.evaluation.ablations.masks import Sizes, masks_of
+from closelook.evaluation.schema import ABLATIONS as SCHEMA
+from closelook.evaluation.schema import RUNTIME, titled
+from closelook.jobs.config import AblationsConfig, ModelConfig, RunConfig, configured
+from closelook.jobs.plan.inputs import Inputs
+from closelook.jobs.plan.node import Cell, ModelPlan, Node, Part, Run
+from closelook.jobs.plan.units import FORWARD_FACTOR, cut_by_tokens
+from closelook.jobs.products.record import Made, Opened, Product, Row, Unit
+from closelook.jobs.store import Artifact, Store
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.records.ablated import Ablated
 
 VERSION = 1  # raised when numbers change: stored ones of older versions are stale
 UNIT_TOKENS = 500_000  # of the forward passes of one unit of work
@@ -136,9 +136,9 @@ def _made(opened: Opened, part: Part, rows: Sequence[Row]) -> Made:
 
     Raises UnusableRows, with the row's index, for a prompt that cannot be ablated so.
     """
-    from evaluation.ablations.running import answers_of_masks
-    from jobs.runner.rows import that_fits
-    from lrp_core.records.types import UnusableRows
+    from closelook.evaluation.ablations.running import answers_of_masks
+    from closelook.jobs.runner.rows import that_fits
+    from closelook.lrp_core.records.types import UnusableRows
 
     node: AblationsNode = part.node
     way = node.artifact.method

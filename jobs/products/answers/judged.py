@@ -9,21 +9,21 @@ from functools import partial
 
 import numpy as np
 
-from evaluation.ablations import claims
-from evaluation.ablations.claims import Claim, Sample
-from evaluation.ablations.running import answers_of_masks
-from evaluation.ablations.units import of_units
-from jobs.plan.node import Part
-from jobs.products.answers.ablations import SourcesNode, ablated_of
-from jobs.products.controls.controlled import BASELINE
-from jobs.products.explaining import with_span
-from jobs.products.record import Opened, Row
-from jobs.products.relevance import explainer_of
-from jobs.runner.rows import that_fits
-from lrp_core.methods.record import Method
-from lrp_core.records.ablated import Ablated
-from lrp_core.records.capabilities import RULES
-from lrp_core.records.explained import LOG_PROB
+from closelook.evaluation.ablations import claims
+from closelook.evaluation.ablations.claims import Claim, Sample
+from closelook.evaluation.ablations.running import answers_of_masks
+from closelook.evaluation.ablations.units import of_units
+from closelook.jobs.plan.node import Part
+from closelook.jobs.products.answers.ablations import SourcesNode, ablated_of
+from closelook.jobs.products.controls.controlled import BASELINE
+from closelook.jobs.products.explaining import with_span
+from closelook.jobs.products.record import Opened, Row
+from closelook.jobs.products.relevance import explainer_of
+from closelook.jobs.runner.rows import that_fits
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.records.ablated import Ablated
+from closelook.lrp_core.records.capabilities import RULES
+from closelook.lrp_core.records.explained import LOG_PROB
 
 TokenMaps = Mapping[str, np.ndarray]  # relevance of tokens [T] by explanation
 Nodes = Mapping[Part, SourcesNode]

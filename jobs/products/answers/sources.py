@@ -13,17 +13,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.schema import ABLATIONS, titled
-from evaluation.schema import SOURCES as SCHEMA
-from jobs.config import AblationsConfig, ModelConfig, RunConfig, configured
-from jobs.plan.cells import explains, schema_of
-from jobs.plan.node import Cell, ModelPlan, Part, Run
-from jobs.plan.units import NO_ABLATIONS, NO_RELEVANCE
-from jobs.products.answers import ablations
-from jobs.products.answers.ablations import AblationsNode, SourcesNode
-from jobs.products.curves import shards_by_sample, shards_of
-from jobs.products.record import Made, Opened, Product, Reject, Row, Unit
-from jobs.store import Artifact
+from closelook.evaluation.schema import ABLATIONS, titled
+from closelook.evaluation.schema import SOURCES as SCHEMA
+from closelook.jobs.config import AblationsConfig, ModelConfig, RunConfig, configured
+from closelook.jobs.plan.cells import explains, schema_of
+from closelook.jobs.plan.node import Cell, ModelPlan, Part, Run
+from closelook.jobs.plan.units import NO_ABLATIONS, NO_RELEVANCE
+from closelook.jobs.products.answers import ablations
+from closelook.jobs.products.answers.ablations import AblationsNode, SourcesNode
+from closelook.jobs.products.curves import shards_by_sample, shards_of
+from closelook.jobs.products.record import Made, Opened, Product, Reject, Row, Unit
+from closelook.jobs.store import Artifact
 
 VERSION = 1  # raised when numbers change: stored ones of older versions are stale
 _RELEVANCE_COLUMNS = ["sample_id", "explanation", "embedding", "relevance"]
@@ -134,7 +134,7 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
     for all parts. A sample without ablations is a reject of all methods, one without relevance, or with too few sources
     to fit a method to, of that method alone.
     """
-    from jobs.products.answers.judged import entries_of
+    from closelook.jobs.products.answers.judged import entries_of
 
     names = [row["sample_id"] for row in rows]
     nodes: dict[Part, SourcesNode] = {part: part.node for part in parts}

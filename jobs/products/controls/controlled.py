@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from evaluation.benchmark import corpus
-from jobs.config import configured
-from jobs.methods import METHODS
-from jobs.plan.inputs import Inputs
-from jobs.plan.node import Cell, ModelPlan, Part, Run
-from jobs.plan.units import NO_FOIL, cut_units
-from jobs.products.record import Made, Opened, Reject, Row, Unit
-from jobs.products.relevance import with_chosen
-from jobs.store import Artifact
-from lrp_core.methods.record import Method
-from lrp_core.methods.records import PLANTED
-from lrp_core.records.explained import needs_foil, versions
-from lrp_core.records.types import Request
+from closelook.evaluation.benchmark import corpus
+from closelook.jobs.config import configured
+from closelook.jobs.methods import METHODS
+from closelook.jobs.plan.inputs import Inputs
+from closelook.jobs.plan.node import Cell, ModelPlan, Part, Run
+from closelook.jobs.plan.units import NO_FOIL, cut_units
+from closelook.jobs.products.record import Made, Opened, Reject, Row, Unit
+from closelook.jobs.products.relevance import with_chosen
+from closelook.jobs.store import Artifact
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.methods.records import PLANTED
+from closelook.lrp_core.records.explained import needs_foil, versions
+from closelook.lrp_core.records.types import Request
 
 if TYPE_CHECKING:
-    from jobs.config import ModelConfig, RunConfig
-    from jobs.config.blocks import ControlsConfig
-    from lrp_core import ModelView
+    from closelook.jobs.config import ModelConfig, RunConfig
+    from closelook.jobs.config.blocks import ControlsConfig
+    from closelook.lrp_core import ModelView
 
 BASELINE = "baseline"  # the family of methods that draw relevance at random
 
@@ -173,8 +173,8 @@ def computed(
     `control` gives them by method, for rows that all have a target: without one, the model's own prediction is the
     target. The token budget is halved while memory runs out.
     """
-    from jobs.runner.rows import that_fits
-    from lrp_core.readers.predictions import with_predictions
+    from closelook.jobs.runner.rows import that_fits
+    from closelook.lrp_core.readers.predictions import with_predictions
 
     nodes: list[ControlNode] = [part.node for part in parts]
     rows = with_predictions(opened.view, rows)
@@ -206,7 +206,7 @@ class Explaining:
 
         `seed` decides what methods draw at random.
         """
-        from jobs.products.explaining import Explainer
+        from closelook.jobs.products.explaining import Explainer
 
         settings = self.opened.options.settings | {"seed": seed}
         explainer = Explainer(view, self.requests, "relevance", settings, self.methods, metered=None)

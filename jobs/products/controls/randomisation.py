@@ -12,11 +12,11 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
-from evaluation.schema import RANDOMISATION as SCHEMA
-from evaluation.schema import titled
-from evaluation.scoring.controls import agreement
-from jobs.plan.node import Run
-from jobs.products.controls.controlled import (
+from closelook.evaluation.schema import RANDOMISATION as SCHEMA
+from closelook.evaluation.schema import titled
+from closelook.evaluation.scoring.controls import agreement
+from closelook.jobs.plan.node import Run
+from closelook.jobs.products.controls.controlled import (
     BySample,
     ControlNode,
     Explaining,
@@ -27,7 +27,7 @@ from jobs.products.controls.controlled import (
     in_order,
     units,
 )
-from jobs.products.record import Made, Product, Row
+from closelook.jobs.products.record import Made, Product, Row
 
 VERSION = 1  # raised when numbers change: stored ones of older versions are stale
 FIRST, SECOND = 1, 2  # two random models
@@ -59,7 +59,7 @@ def _randomised(explaining: Explaining, rows: Sequence[Row], depths: int | None)
 
     The last depth, where all weights are random, comes first, as `randomised` gives them.
     """
-    from lrp_core.interventions.randomised import depths_of, randomised
+    from closelook.lrp_core.interventions.randomised import depths_of, randomised
 
     view, seed = explaining.opened.view, explaining.opened.options.seed
     names = depths_of(view)
@@ -74,7 +74,7 @@ def _randomised(explaining: Explaining, rows: Sequence[Row], depths: int | None)
 
 def _wholly_random(explaining: Explaining, rows: Sequence[Row]) -> Maps:
     """The relevance of all methods under a second model whose weights are all random."""
-    from lrp_core.interventions.randomised import randomised
+    from closelook.lrp_core.interventions.randomised import randomised
 
     seed = seed_of(explaining.opened.options.seed, SECOND)
     with randomised(explaining.opened.view, seed) as models:

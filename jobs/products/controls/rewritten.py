@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.schema import REWRITTEN as SCHEMA
-from evaluation.schema import titled
-from jobs.plan.node import Run
-from jobs.products.controls.controlled import (
+from closelook.evaluation.schema import REWRITTEN as SCHEMA
+from closelook.evaluation.schema import titled
+from closelook.jobs.plan.node import Run
+from closelook.jobs.products.controls.controlled import (
     BySample,
     ControlNode,
     Explaining,
@@ -22,8 +22,8 @@ from jobs.products.controls.controlled import (
     in_order,
     units,
 )
-from jobs.products.record import Made, Product, Row
-from lrp_core.families.generic import GenericFamily
+from closelook.jobs.products.record import Made, Product, Row
+from closelook.lrp_core.families.generic import GenericFamily
 
 VERSION = 1  # raised when numbers change: stored ones of older versions are stale
 
@@ -40,7 +40,7 @@ def _changes(explaining: Explaining, nodes: Sequence[ControlNode], rows: Sequenc
 
     Raises UnsupportedModel if a rewritten model computes another function: its numbers would be wrong.
     """
-    from lrp_core.interventions.rewritten import rewritten
+    from closelook.lrp_core.interventions.rewritten import rewritten
 
     view, seed = explaining.opened.view, explaining.opened.options.seed
     trained, rejects = explaining.trained(rows)
@@ -61,7 +61,7 @@ def _logits(explaining: Explaining, view: Any, rows: Sequence[Row]) -> BySample:
     """The logit of the target, and of the foil if the sample has one, by sample id."""
     import torch
 
-    from lrp_core import Batch
+    from closelook.lrp_core import Batch
 
     logits: BySample = {}
     for batch in batches(rows, explaining.token_budget):
@@ -77,8 +77,8 @@ def _moved(explaining: Explaining, before: BySample, after: BySample, rewriting:
 
     Raises UnsupportedModel if rounding does not explain it.
     """
-    from lrp_core.records.types import UnsupportedModel
-    from lrp_core.views.guard import ROUNDING
+    from closelook.lrp_core.records.types import UnsupportedModel
+    from closelook.lrp_core.views.guard import ROUNDING
 
     view = explaining.opened.view
     rounding = ROUNDING[str(view.dtype).removeprefix("torch.")]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from evaluation import schema
-from evaluation.scoring.controls import (
+from closelook.evaluation import schema
+from closelook.evaluation.scoring.controls import (
     ARCHITECTURE,
     BY_DEPTH,
     BY_DEPTH_ABSOLUTE,
@@ -27,12 +27,12 @@ from evaluation.scoring.controls import (
     mean_verdict,
     randomisation_verdict,
 )
-from evaluation.scoring.intervals import Clusters, Resampling, cluster_numbers
-from jobs.plan.clusters import clusters_of
-from jobs.plan.node import Node, Run
-from jobs.products.controls import randomisation, rewritten, shapley
-from jobs.products.controls.controlled import BASELINE, ControlNode, tried_on
-from lrp_core.methods.records import PLANTED
+from closelook.evaluation.scoring.intervals import Clusters, Resampling, cluster_numbers
+from closelook.jobs.plan.clusters import clusters_of
+from closelook.jobs.plan.node import Node, Run
+from closelook.jobs.products.controls import randomisation, rewritten, shapley
+from closelook.jobs.products.controls.controlled import BASELINE, ControlNode, tried_on
+from closelook.lrp_core.methods.records import PLANTED
 
 
 def control_rows(run: Run) -> Iterator[ControlRow]:

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from evaluation.schema import SHAPLEY as SCHEMA
-from evaluation.schema import titled
-from evaluation.scoring.controls import error_after_scaling
-from evaluation.scoring.faithfulness.areas import rank_correlation
-from jobs.config import RunConfig
-from jobs.methods import METHODS
-from jobs.plan.inputs import Inputs
-from jobs.plan.node import Run
-from jobs.products.controls.controlled import (
+from closelook.evaluation.schema import SHAPLEY as SCHEMA
+from closelook.evaluation.schema import titled
+from closelook.evaluation.scoring.controls import error_after_scaling
+from closelook.evaluation.scoring.faithfulness.areas import rank_correlation
+from closelook.jobs.config import RunConfig
+from closelook.jobs.methods import METHODS
+from closelook.jobs.plan.inputs import Inputs
+from closelook.jobs.plan.node import Run
+from closelook.jobs.products.controls.controlled import (
     ControlNode,
     Explaining,
     computed,
@@ -30,9 +30,9 @@ from jobs.products.controls.controlled import (
     in_order,
     units,
 )
-from jobs.products.record import Made, Product, Row
-from lrp_core.records.explained import NONE, needs_foil
-from lrp_core.records.types import Request
+from closelook.jobs.products.record import Made, Product, Row
+from closelook.lrp_core.records.explained import NONE, needs_foil
+from closelook.lrp_core.records.types import Request
 
 VERSION = 1  # raised when numbers change: stored ones of older versions are stale
 MOST = 10  # tokens of a sample, which have 1,024 sets

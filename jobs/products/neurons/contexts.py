@@ -18,17 +18,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from evaluation.benchmark.corpus import CorpusSurvey, stamps, template_of
-from evaluation.schema import ACTIVATIONS, CONTEXTS_PART, CONTEXTS_TEXTS, CONTEXTS_TIES, titled
-from evaluation.schema import CONTEXTS as SCHEMA
-from jobs.config import RunConfig
-from jobs.plan.corpus import PRODUCT, Surveyed, check_models, reads_texts, surveyed
-from jobs.plan.node import ModelPlan, Node, Part, Run
-from jobs.products.neurons.merged import NOWHERE, UNIT, CorpusReader, Merged, part_name, read, with_keys
-from jobs.products.record import Made, Opened, Product, Row, Unit
-from jobs.runner.closing import Reports, model_entry
-from jobs.store import Artifact, Ledger, Written
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.corpus import CorpusSurvey, stamps, template_of
+from closelook.evaluation.schema import ACTIVATIONS, CONTEXTS_PART, CONTEXTS_TEXTS, CONTEXTS_TIES, titled
+from closelook.evaluation.schema import CONTEXTS as SCHEMA
+from closelook.jobs.config import RunConfig
+from closelook.jobs.plan.corpus import PRODUCT, Surveyed, check_models, reads_texts, surveyed
+from closelook.jobs.plan.node import ModelPlan, Node, Part, Run
+from closelook.jobs.products.neurons.merged import NOWHERE, UNIT, CorpusReader, Merged, part_name, read, with_keys
+from closelook.jobs.products.record import Made, Opened, Product, Row, Unit
+from closelook.jobs.runner.closing import Reports, model_entry
+from closelook.jobs.store import Artifact, Ledger, Written
+from closelook.lrp_core.records.types import UserError
 
 VERSION = 3  # raised when numbers change: stored ones of older versions are stale
 ROWS_AT_ONCE = 1 << 18  # contexts that are written after one pass over the parts
@@ -157,7 +157,7 @@ def _ties(run: Run, node: ContextsNode, near: pa.Table) -> Ties:
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
     """The activity of every neuron in a unit's texts; for the unit of near ties, activations of each context alone."""
-    from jobs.runner.rows import that_fits
+    from closelook.jobs.runner.rows import that_fits
 
     (part,) = parts
     node: ContextsNode = part.node
@@ -183,7 +183,7 @@ def _computed_alone(opened: Opened, ties: Ties) -> pa.Table:
 
     Activations in batches differ by rounding, which may have decided ranks; these decide them.
     """
-    from lrp_core.neurons.activity import Activity
+    from closelook.lrp_core.neurons.activity import Activity
 
     # Neurons by context and layer.
     by_context: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -222,7 +222,7 @@ def close(run: Run, node: ContextsNode, shards: Sequence[str], reports: Reports)
 
 def _enter(run: Run, node: ContextsNode) -> None:
     """Write a shard for each layer and the manifest, then delete the parts."""
-    from lrp_core.neurons.activity import BOUNDARIES
+    from closelook.lrp_core.neurons.activity import BOUNDARIES
 
     store, artifact = run.store, node.artifact
     merged, facts = _merged(run.ledger, node)

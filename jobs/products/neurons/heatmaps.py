@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.benchmark.corpus import batches
-from evaluation.schema import CONTEXTS, titled
-from evaluation.schema import HEATMAPS as SCHEMA
-from jobs.plan.node import ModelPlan, Node, Part, Run
-from jobs.products.neurons.contexts import contexts_of, layer_name
-from jobs.products.neurons.writings import kept_neurons
-from jobs.products.record import Made, Opened, Product, Row, Unit
-from jobs.runner.closing import close
-from jobs.store import Artifact, Ledger
-from lrp_core.methods import METHODS
+from closelook.evaluation.benchmark.corpus import batches
+from closelook.evaluation.schema import CONTEXTS, titled
+from closelook.evaluation.schema import HEATMAPS as SCHEMA
+from closelook.jobs.plan.node import ModelPlan, Node, Part, Run
+from closelook.jobs.products.neurons.contexts import contexts_of, layer_name
+from closelook.jobs.products.neurons.writings import kept_neurons
+from closelook.jobs.products.record import Made, Opened, Product, Row, Unit
+from closelook.jobs.runner.closing import close
+from closelook.jobs.store import Artifact, Ledger
+from closelook.lrp_core.methods import METHODS
 
 if TYPE_CHECKING:
-    from jobs.config import RunConfig
-    from lrp_core import ModelView
+    from closelook.jobs.config import RunConfig
+    from closelook.lrp_core import ModelView
 
 VERSION = 1  # raised when numbers change: stored ones of older versions are stale
 FIRST = 5  # examples of a neuron that are explained; the report shows as many
@@ -124,7 +124,7 @@ class Explained:
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Explained]:
     """The relevance of the tokens of examples to the activations of their neurons."""
-    from jobs.runner.rows import that_fits
+    from closelook.jobs.runner.rows import that_fits
 
     (part,) = parts
     relevance, splits = that_fits(partial(explained, opened.view, rows, part.node.artifact.method), opened.token_budget)
@@ -136,7 +136,7 @@ def explained(view: ModelView, rows: Sequence[Row], method: str, token_budget: i
 
     Batches depend only on the rows and the budget.
     """
-    from lrp_core.neurons.contexts import Context, explain_contexts
+    from closelook.lrp_core.neurons.contexts import Context, explain_contexts
 
     relevance: list[Sequence[float] | None] = [None] * len(rows)
     for batch in batches([len(row["input_ids"]) for row in rows], token_budget):

@@ -14,24 +14,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.schema import ACTIVATIONS, NEURONS, titled
-from evaluation.schema import KNOCKOUTS as SCHEMA
-from evaluation.scoring.head_orders import ACTIVATION, RANDOM
-from jobs.plan.node import ModelPlan, Node, Part, Run
-from jobs.plan.units import FORWARD_FACTOR, NO_FOIL, NO_RELEVANCE, cut_by_tokens
-from jobs.products import relevance
-from jobs.products.neurons.contexts import contexts_of
-from jobs.products.record import Made, Opened, Product, Reject, Row, Unit
-from jobs.runner.closing import close
-from jobs.store import Artifact, Ledger
-from lrp_core.records.explained import needs_foil, versions
-from lrp_core.records.types import UserError
+from closelook.evaluation.schema import ACTIVATIONS, NEURONS, titled
+from closelook.evaluation.schema import KNOCKOUTS as SCHEMA
+from closelook.evaluation.scoring.head_orders import ACTIVATION, RANDOM
+from closelook.jobs.plan.node import ModelPlan, Node, Part, Run
+from closelook.jobs.plan.units import FORWARD_FACTOR, NO_FOIL, NO_RELEVANCE, cut_by_tokens
+from closelook.jobs.products import relevance
+from closelook.jobs.products.neurons.contexts import contexts_of
+from closelook.jobs.products.record import Made, Opened, Product, Reject, Row, Unit
+from closelook.jobs.runner.closing import close
+from closelook.jobs.store import Artifact, Ledger
+from closelook.lrp_core.records.explained import needs_foil, versions
+from closelook.lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
-    from evaluation.scoring.neuron_ablation import Neurons
-    from jobs.config import ModelConfig, RunConfig
-    from jobs.config.neurons import KnockoutConfig
-    from jobs.plan.models import ResolvedModel
+    from closelook.evaluation.scoring.neuron_ablation import Neurons
+    from closelook.jobs.config import ModelConfig, RunConfig
+    from closelook.jobs.config.neurons import KnockoutConfig
+    from closelook.jobs.plan.models import ResolvedModel
 
 VERSION = 1  # raised when numbers change: stored ones of older versions are stale
 OTHERS = (RANDOM, ACTIVATION)  # rankings beside those of methods
@@ -188,8 +188,8 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
     If memory runs out, all are computed again with half the token budget. A sample without the foil that is explained,
     or without relevance by which a part ranks its neurons, becomes a reject of that part.
     """
-    from evaluation.scoring.neuron_ablation import NeuronAblation
-    from jobs.runner.rows import that_fits
+    from closelook.evaluation.scoring.neuron_ablation import NeuronAblation
+    from closelook.jobs.runner.rows import that_fits
 
     means = _means(opened, parts[0].inputs.means)
     rankings = {part: _rankings(opened, part, rows) for part in parts}

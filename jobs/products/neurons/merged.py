@@ -10,16 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.benchmark.corpus import Corpus, batches, pieces_of, template_of, units
-from evaluation.schema import CONTEXTS, CONTEXTS_TEXTS
-from jobs.products.record import Opened, Row
-from jobs.tasks import sources
-from lrp_core.neurons.near_ties import SPARE, near_ties, runs
+from closelook.evaluation.benchmark.corpus import Corpus, batches, pieces_of, template_of, units
+from closelook.evaluation.schema import CONTEXTS, CONTEXTS_TEXTS
+from closelook.jobs.products.record import Opened, Row
+from closelook.jobs.tasks import sources
+from closelook.lrp_core.neurons.near_ties import SPARE, near_ties, runs
 
 if TYPE_CHECKING:
-    from jobs.plan.units import Task
-    from lrp_core import ModelView
-    from lrp_core.neurons.activity import Activity
+    from closelook.jobs.plan.units import Task
+    from closelook.lrp_core import ModelView
+    from closelook.lrp_core.neurons.activity import Activity
 
 NOWHERE = np.iinfo(np.int64).max  # stands for no context, where a neuron has fewer than are kept
 UNIT = 1 << 32  # number of a context = number of its unit * UNIT + its number within the unit
@@ -59,7 +59,7 @@ def read(opened: Opened, rows: Sequence[Row], length: int, top: int, token_budge
     Returns a table of schema CONTEXTS_PART, with `top` contexts for each neuron and SPARE more, and a table of schema
     CONTEXTS_TEXTS, whose contexts have at most `length` tokens. Batches depend only on the rows and the budget.
     """
-    from lrp_core.neurons.activity import Activity
+    from closelook.lrp_core.neurons.activity import Activity
 
     view, tokenizer = opened.view, opened.tokenizer
     entries = [row["entry"] for row in rows]
@@ -75,7 +75,7 @@ def read(opened: Opened, rows: Sequence[Row], length: int, top: int, token_budge
 
 def _neurons(view: ModelView, activity: Activity, facts: dict[str, int]) -> tuple[pa.Table, list[int]]:
     """A row for each neuron, and the numbers of the contexts in these rows, ascending; `facts` are further columns."""
-    from lrp_core.neurons.activity import NONE
+    from closelook.lrp_core.neurons.activity import NONE
 
     named: set[int] = set()
     tables = []

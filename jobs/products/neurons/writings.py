@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.schema import NEURONS, titled
-from evaluation.schema import WRITINGS as SCHEMA
-from jobs.config import RunConfig
-from jobs.plan.node import ModelPlan, Node, Part, Run
-from jobs.products.neurons.knockouts import knockouts_of
-from jobs.products.record import Made, Opened, Product, Row, Unit
-from jobs.store import Artifact, Ledger
+from closelook.evaluation.schema import NEURONS, titled
+from closelook.evaluation.schema import WRITINGS as SCHEMA
+from closelook.jobs.config import RunConfig
+from closelook.jobs.plan.node import ModelPlan, Node, Part, Run
+from closelook.jobs.products.neurons.knockouts import knockouts_of
+from closelook.jobs.products.record import Made, Opened, Product, Row, Unit
+from closelook.jobs.store import Artifact, Ledger
 
 VERSION = 2  # raised when numbers change: stored ones of older versions are stale
 COUNT = 10  # words of each kind: promoted, suppressed, activating
@@ -86,7 +86,7 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
 
 def _words(opened: Opened, rows: Sequence[Row]) -> Iterator[Row]:
     """Yield a row of schema WRITINGS for each neuron; none if neurons are not as wide as the unembedding."""
-    from lrp_core.neurons.logit_lens import keys_of, writes_words, writings_of
+    from closelook.lrp_core.neurons.logit_lens import keys_of, writes_words, writings_of
 
     view, tokenizer = opened.view, opened.tokenizer
     if not writes_words(view):

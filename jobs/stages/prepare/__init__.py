@@ -19,18 +19,18 @@ import pyarrow as pa
 from rich.console import Console
 from rich.progress import track
 
-from evaluation.benchmark.audit import rejected, table
-from evaluation.benchmark.sources.base import Source
-from evaluation.schema import REJECT
-from evaluation.tasks import SOURCES
-from jobs.cluster.pools import connect
-from jobs.config import RunConfig
-from jobs.stages.audit import audit_table
-from jobs.stages.prepare.parts import PartWorker, Reader, Tally, TaskWork, parts_of, read_parts, shards_of
-from jobs.stages.prepare.wanted import VERSION, listed, origin_of, readers_of, work_of
-from jobs.stages.record import StageSummary
-from jobs.store import Artifact, Ledger, Store, artifact_in, key_in, samples_of, views_of
-from jobs.versions import versions
+from closelook.evaluation.benchmark.audit import rejected, table
+from closelook.evaluation.benchmark.sources.base import Source
+from closelook.evaluation.schema import REJECT
+from closelook.evaluation.tasks import SOURCES
+from closelook.jobs.cluster.pools import connect
+from closelook.jobs.config import RunConfig
+from closelook.jobs.stages.audit import audit_table
+from closelook.jobs.stages.prepare.parts import PartWorker, Reader, Tally, TaskWork, parts_of, read_parts, shards_of
+from closelook.jobs.stages.prepare.wanted import VERSION, listed, origin_of, readers_of, work_of
+from closelook.jobs.stages.record import StageSummary
+from closelook.jobs.store import Artifact, Ledger, Store, artifact_in, key_in, samples_of, views_of
+from closelook.jobs.versions import versions
 
 DRIVER_ROWS = 3000  # for fewer rows, starting workers takes longer than the work
 MOST_TOLD = 5  # so many rows that are left out of users' own samples are printed one by one

@@ -16,26 +16,26 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from evaluation.benchmark import reading
-from evaluation.benchmark.pictures import Preprocessing, look
-from evaluation.benchmark.samples import Row, is_reject
-from evaluation.benchmark.sources.own import Wanted
-from evaluation.benchmark.views import tokenise
-from evaluation.schema import ANSWER_VIEW, GENERIC, REJECT, VIEW
-from jobs.config import ModelConfig, RunConfig
-from jobs.plan.checkpoints import ModelUnavailable
-from jobs.plan.models import decoder_tokenizer_of, load_tokenizer, tokenizers_key
-from jobs.store import Artifact, Origin, Store, StoreError, Written
-from jobs.store.files import written
-from jobs.store.retry import one_line
-from jobs.tasks import tasks
-from lrp_core.records.kinds import Kind
+from closelook.evaluation.benchmark import reading
+from closelook.evaluation.benchmark.pictures import Preprocessing, look
+from closelook.evaluation.benchmark.samples import Row, is_reject
+from closelook.evaluation.benchmark.sources.own import Wanted
+from closelook.evaluation.benchmark.views import tokenise
+from closelook.evaluation.schema import ANSWER_VIEW, GENERIC, REJECT, VIEW
+from closelook.jobs.config import ModelConfig, RunConfig
+from closelook.jobs.plan.checkpoints import ModelUnavailable
+from closelook.jobs.plan.models import decoder_tokenizer_of, load_tokenizer, tokenizers_key
+from closelook.jobs.store import Artifact, Origin, Store, StoreError, Written
+from closelook.jobs.store.files import written
+from closelook.jobs.store.retry import one_line
+from closelook.jobs.tasks import tasks
+from closelook.lrp_core.records.kinds import Kind
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from evaluation.benchmark.annotate import Annotator
-    from evaluation.tasks.record import Finds
+    from closelook.evaluation.benchmark.annotate import Annotator
+    from closelook.evaluation.tasks.record import Finds
 
 Parted = tuple[list[Row], list[Row]]  # rows and rejects
 #: A part on its way to a worker. `rows` are generic rows and rejects as the source yields them, in JSON.
@@ -250,7 +250,7 @@ class PartWorker:
 
     def _annotator(self, evidence: Evidence) -> Annotator:
         """The annotator, loaded once."""
-        from evaluation.benchmark.annotate import Annotator
+        from closelook.evaluation.benchmark.annotate import Annotator
 
         if evidence not in self._annotators:
             self._annotators[evidence] = Annotator(evidence.spacy, evidence.coref)

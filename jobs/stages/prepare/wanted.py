@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from evaluation.benchmark import reading
-from evaluation.benchmark.labels import plain
-from evaluation.benchmark.reading import Origin, Survey
-from evaluation.benchmark.slotless import separates
-from evaluation.benchmark.sources.base import Generated
-from evaluation.benchmark.sources.own import SAMPLES, Wanted
-from evaluation.benchmark.views import VERSION as VIEWS_VERSION
-from evaluation.benchmark.views import tokenise
-from evaluation.schema import ANSWERS_VERSION, GENERIC, VIEW, titled
-from evaluation.tasks import SOURCES
-from jobs.config import RunConfig
-from jobs.plan.checkpoints import ModelUnavailable
-from jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load_tokenizer, resolve, tokenizers_key
-from jobs.plan.taken import tasks_of
-from jobs.stages.prepare.parts import Evidence, Reader, TaskWork, ViewWork, shards_of
-from jobs.store import Artifact, Ledger, key_of, samples_of, views_of
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark import reading
+from closelook.evaluation.benchmark.labels import plain
+from closelook.evaluation.benchmark.reading import Origin, Survey
+from closelook.evaluation.benchmark.slotless import separates
+from closelook.evaluation.benchmark.sources.base import Generated
+from closelook.evaluation.benchmark.sources.own import SAMPLES, Wanted
+from closelook.evaluation.benchmark.views import VERSION as VIEWS_VERSION
+from closelook.evaluation.benchmark.views import tokenise
+from closelook.evaluation.schema import ANSWERS_VERSION, GENERIC, VIEW, titled
+from closelook.evaluation.tasks import SOURCES
+from closelook.jobs.config import RunConfig
+from closelook.jobs.plan.checkpoints import ModelUnavailable
+from closelook.jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load_tokenizer, resolve, tokenizers_key
+from closelook.jobs.plan.taken import tasks_of
+from closelook.jobs.stages.prepare.parts import Evidence, Reader, TaskWork, ViewWork, shards_of
+from closelook.jobs.store import Artifact, Ledger, key_of, samples_of, views_of
+from closelook.lrp_core.records.types import UserError
 
 VERSION = 4  # raised when samples or evidence change: artifacts of older versions are stale
 
@@ -169,7 +169,7 @@ def _evidence(config: RunConfig, task: str) -> Evidence | None:
     settings, kind = config.tasks[task], config.task(task).evidence
     if kind is None or kind == "source" or SOURCES[settings.source].brings_evidence:
         return None
-    from evaluation.benchmark import annotate  # takes seconds, and the demo does without
+    from closelook.evaluation.benchmark import annotate  # takes seconds, and the demo does without
 
     parser = annotate.pipeline(settings.spacy)
     # Coreference finds antecedents; under "sample" each sample names its kind of evidence, which may be an antecedent.

@@ -6,34 +6,34 @@ from collections.abc import Iterator
 
 import yaml
 
-from evaluation.report.explorers import Explorer, SourcesExplorer
-from evaluation.report.overview.leaderboard import boards
-from evaluation.report.page import Provenance, Site
-from evaluation.report.results import Results
-from evaluation.report.sections.costs import explicit_against_modified
-from evaluation.report.sections.tables import score_tables
-from evaluation.report.table import DONE, Table
-from evaluation.schema import SchemaMismatch
-from jobs.bench.storage import measured_by
-from jobs.config import RunConfig
-from jobs.config.kept import left_out_line
-from jobs.methods import METHODS
-from jobs.plan.cells import make_plan
-from jobs.plan.checkpoints import DEMO_MODELS
-from jobs.plan.choices import undecided
-from jobs.plan.node import Plan, Run
-from jobs.products.table import lacking_in, of_packages
-from jobs.products.whole import REPORT_VERSION, report_of
-from jobs.stages.record import StageSummary
-from jobs.stages.report.answers import answer_entries
-from jobs.stages.report.missing import no_neurons, other_numbers
-from jobs.stages.report.neurons import neuron_explorer
-from jobs.stages.report.parts import PARTS
-from jobs.stages.report.reported import Reported
-from jobs.stages.report.results import results_of
-from jobs.stages.report.samples import explorer
-from jobs.store import Artifact, Ledger, Store, StoreError
-from jobs.versions import versions
+from closelook.evaluation.report.explorers import Explorer, SourcesExplorer
+from closelook.evaluation.report.overview.leaderboard import boards
+from closelook.evaluation.report.page import Provenance, Site
+from closelook.evaluation.report.results import Results
+from closelook.evaluation.report.sections.costs import explicit_against_modified
+from closelook.evaluation.report.sections.tables import score_tables
+from closelook.evaluation.report.table import DONE, Table
+from closelook.evaluation.schema import SchemaMismatch
+from closelook.jobs.bench.storage import measured_by
+from closelook.jobs.config import RunConfig
+from closelook.jobs.config.kept import left_out_line
+from closelook.jobs.methods import METHODS
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.checkpoints import DEMO_MODELS
+from closelook.jobs.plan.choices import undecided
+from closelook.jobs.plan.node import Plan, Run
+from closelook.jobs.products.table import lacking_in, of_packages
+from closelook.jobs.products.whole import REPORT_VERSION, report_of
+from closelook.jobs.stages.record import StageSummary
+from closelook.jobs.stages.report.answers import answer_entries
+from closelook.jobs.stages.report.missing import no_neurons, other_numbers
+from closelook.jobs.stages.report.neurons import neuron_explorer
+from closelook.jobs.stages.report.parts import PARTS
+from closelook.jobs.stages.report.reported import Reported
+from closelook.jobs.stages.report.results import results_of
+from closelook.jobs.stages.report.samples import explorer
+from closelook.jobs.store import Artifact, Ledger, Store, StoreError
+from closelook.jobs.versions import versions
 
 
 def report(config: RunConfig, store: Store) -> StageSummary:

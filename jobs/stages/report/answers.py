@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.ablations.means import Variant
-from evaluation.report.explorers import MethodSources, answer_entry
-from evaluation.report.leaves import Entry
-from evaluation.report.page import Provenance, answers_page
-from evaluation.report.results import Methods, rank
-from evaluation.report.sections.sources import named
-from evaluation.schema import ANSWER_VIEW, SOURCES
-from jobs.config import RunConfig, configured
-from jobs.plan.cells import make_plan
-from jobs.plan.node import Run
-from jobs.products.answers import sources
-from jobs.products.answers.ablations import SourcesNode
-from jobs.stages.report.samples import rows_by_id
-from jobs.store import Ledger, Store
-from jobs.versions import versions
+from closelook.evaluation.ablations.means import Variant
+from closelook.evaluation.report.explorers import MethodSources, answer_entry
+from closelook.evaluation.report.leaves import Entry
+from closelook.evaluation.report.page import Provenance, answers_page
+from closelook.evaluation.report.results import Methods, rank
+from closelook.evaluation.report.sections.sources import named
+from closelook.evaluation.schema import ANSWER_VIEW, SOURCES
+from closelook.jobs.config import RunConfig, configured
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.node import Run
+from closelook.jobs.products.answers import sources
+from closelook.jobs.products.answers.ablations import SourcesNode
+from closelook.jobs.stages.report.samples import rows_by_id
+from closelook.jobs.store import Ledger, Store
+from closelook.jobs.versions import versions
 
 if TYPE_CHECKING:
     import pandas as pd

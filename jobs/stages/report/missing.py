@@ -6,18 +6,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from typing import TypeVar
 
-from evaluation.report.overview.leaderboard import method_seconds
-from evaluation.report.overview.standings import OtherNumbers
-from evaluation.report.results import CellKey
-from evaluation.report.sections.controls import verdicts
-from evaluation.report.table import DONE
-from evaluation.scoring.faithfulness.flips import CONTRAST, TARGET_LOGIT
-from evaluation.scoring.metrics import lead
-from evaluation.scoring.statistics import Comparison
-from jobs.plan.node import Node
-from jobs.products import curves
-from jobs.products.controls import randomisation
-from jobs.stages.report.reported import Reported
+from closelook.evaluation.report.overview.leaderboard import method_seconds
+from closelook.evaluation.report.overview.standings import OtherNumbers
+from closelook.evaluation.report.results import CellKey
+from closelook.evaluation.report.sections.controls import verdicts
+from closelook.evaluation.report.table import DONE
+from closelook.evaluation.scoring.faithfulness.flips import CONTRAST, TARGET_LOGIT
+from closelook.evaluation.scoring.metrics import lead
+from closelook.evaluation.scoring.statistics import Comparison
+from closelook.jobs.plan.node import Node
+from closelook.jobs.products import curves
+from closelook.jobs.products.controls import randomisation
+from closelook.jobs.stages.report.reported import Reported
 
 #: The explained numbers that curves follow, in words.
 NUMBERS = {TARGET_LOGIT: "the target's logit", CONTRAST: "the target's logit minus the foil's"}

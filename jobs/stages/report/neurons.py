@@ -12,24 +12,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.benchmark.encoding import pieces
-from evaluation.report.explorers import NeuronExplorer, neuron_entry, shown
-from evaluation.report.heatmaps.overlay import patch_names
-from evaluation.report.heatmaps.tokens import short
-from evaluation.report.leaves import Entry
-from evaluation.report.results import Results, rank
-from evaluation.schema import ACTIVATIONS, CONTEXTS, HEATMAPS, KNOCKOUTS, NEURONS, VIEW, WRITINGS
-from jobs.config import RunConfig
-from jobs.plan.checkpoints import ModelUnavailable
-from jobs.plan.models import load_tokenizer
-from jobs.plan.node import Cell, ModelPlan, Run
-from jobs.products.neurons import contexts
-from jobs.products.neurons.heatmaps import FIRST, heatmaps_of
-from jobs.products.neurons.knockouts import knockouts_of
-from jobs.products.neurons.writings import writings_of
-from jobs.stages.report.samples import rows_by_id
-from jobs.store import Artifact, Ledger
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.encoding import pieces
+from closelook.evaluation.report.explorers import NeuronExplorer, neuron_entry, shown
+from closelook.evaluation.report.heatmaps.overlay import patch_names
+from closelook.evaluation.report.heatmaps.tokens import short
+from closelook.evaluation.report.leaves import Entry
+from closelook.evaluation.report.results import Results, rank
+from closelook.evaluation.schema import ACTIVATIONS, CONTEXTS, HEATMAPS, KNOCKOUTS, NEURONS, VIEW, WRITINGS
+from closelook.jobs.config import RunConfig
+from closelook.jobs.plan.checkpoints import ModelUnavailable
+from closelook.jobs.plan.models import load_tokenizer
+from closelook.jobs.plan.node import Cell, ModelPlan, Run
+from closelook.jobs.products.neurons import contexts
+from closelook.jobs.products.neurons.heatmaps import FIRST, heatmaps_of
+from closelook.jobs.products.neurons.knockouts import knockouts_of
+from closelook.jobs.products.neurons.writings import writings_of
+from closelook.jobs.stages.report.samples import rows_by_id
+from closelook.jobs.store import Artifact, Ledger
+from closelook.lrp_core.records.types import UserError
 
 SAMPLES = 5  # samples that are shown for a neuron
 AROUND = 12  # tokens that are shown on either side of its activation

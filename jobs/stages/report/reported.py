@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from evaluation.report.results import CellKey, Methods, Results
-from evaluation.report.sections.faithfulness import CurveSet
-from evaluation.schema import CURVES, RUNTIME
-from evaluation.scoring.controls import ControlRow
-from evaluation.scoring.faithfulness.areas import (
+from closelook.evaluation.report.results import CellKey, Methods, Results
+from closelook.evaluation.report.sections.faithfulness import CurveSet
+from closelook.evaluation.schema import CURVES, RUNTIME
+from closelook.evaluation.scoring.controls import ControlRow
+from closelook.evaluation.scoring.faithfulness.areas import (
     AREA_COLUMNS,
     CURVE_COLUMNS,
     JointScores,
@@ -24,15 +24,15 @@ from evaluation.scoring.faithfulness.areas import (
     scores_of,
     shown_variant,
 )
-from evaluation.scoring.faithfulness.flips import CONTRAST, TARGET_LOGIT
-from evaluation.scoring.faithfulness.scores import Summary, summarise
-from evaluation.scoring.metrics import METRICS, applicable, lead, overlap
-from jobs.plan.node import ModelPlan, Run
-from jobs.products.controls.rows import control_rows
-from jobs.products.curves import CurvesNode, curves_of
-from jobs.stages.report.results import cell_key_of, samples_of_variant
-from jobs.store import Ledger
-from lrp_core.records.explained import CONTRASTIVE
+from closelook.evaluation.scoring.faithfulness.flips import CONTRAST, TARGET_LOGIT
+from closelook.evaluation.scoring.faithfulness.scores import Summary, summarise
+from closelook.evaluation.scoring.metrics import METRICS, applicable, lead, overlap
+from closelook.jobs.plan.node import ModelPlan, Run
+from closelook.jobs.products.controls.rows import control_rows
+from closelook.jobs.products.curves import CurvesNode, curves_of
+from closelook.jobs.stages.report.results import cell_key_of, samples_of_variant
+from closelook.jobs.store import Ledger
+from closelook.lrp_core.records.explained import CONTRASTIVE
 
 _COLUMNS = list(dict.fromkeys([*AREA_COLUMNS, *CURVE_COLUMNS]))
 

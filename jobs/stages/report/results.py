@@ -10,25 +10,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.report.results import CellKey, Results, Score, Size, Variant, close_look
-from evaluation.report.table import DONE, MISSING, PARTIAL
-from evaluation.schema import SCORES, SCORES_SAMPLES, VIEW
-from evaluation.scoring.chance import ChanceLevel
-from evaluation.scoring.means import summarise
-from evaluation.scoring.metrics import METRICS, Metric, applicable
-from evaluation.scoring.samples import VARIANT, VIEW_COLUMNS, Masks
-from evaluation.scoring.statistics import Comparison, compare
-from jobs.config import ModelConfig, RunConfig, configured
-from jobs.config.methods import tuned_label
-from jobs.plan.checkpoints import ModelUnavailable
-from jobs.plan.choices import in_words
-from jobs.plan.clusters import clusters_of
-from jobs.plan.models import architecture
-from jobs.plan.node import Cell, Plan, Run
-from jobs.products.scores import SCORES as SCORED
-from jobs.store import Artifact, Store
-from lrp_core.methods.record import Method
-from lrp_core.records.types import UserError
+from closelook.evaluation.report.results import CellKey, Results, Score, Size, Variant, close_look
+from closelook.evaluation.report.table import DONE, MISSING, PARTIAL
+from closelook.evaluation.schema import SCORES, SCORES_SAMPLES, VIEW
+from closelook.evaluation.scoring.chance import ChanceLevel
+from closelook.evaluation.scoring.means import summarise
+from closelook.evaluation.scoring.metrics import METRICS, Metric, applicable
+from closelook.evaluation.scoring.samples import VARIANT, VIEW_COLUMNS, Masks
+from closelook.evaluation.scoring.statistics import Comparison, compare
+from closelook.jobs.config import ModelConfig, RunConfig, configured
+from closelook.jobs.config.methods import tuned_label
+from closelook.jobs.plan.checkpoints import ModelUnavailable
+from closelook.jobs.plan.choices import in_words
+from closelook.jobs.plan.clusters import clusters_of
+from closelook.jobs.plan.models import architecture
+from closelook.jobs.plan.node import Cell, Plan, Run
+from closelook.jobs.products.scores import SCORES as SCORED
+from closelook.jobs.store import Artifact, Store
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.records.types import UserError
 
 #: The hub's owners of the models of Close Look, whose old ids have no owner.
 _OWNERS = ("openai-community", "google-bert", "meta-llama")
@@ -270,7 +270,7 @@ def _unplanned(run: Run) -> dict[CellKey, str]:
 
 def _size(model: ModelConfig) -> Size | None:
     """The size of a model, from its architecture alone, tied parameters once; None for one that cannot be made."""
-    from lrp_core.opening.checkpoint import without_numbers
+    from closelook.lrp_core.opening.checkpoint import without_numbers
 
     try:
         config = architecture(model)

@@ -13,23 +13,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluation.benchmark.encoding import pieces, seen
-from evaluation.benchmark.pictures import pixels_of
-from evaluation.report.heatmaps.overlay import patch_names, with_picture
-from evaluation.report.heatmaps.tokens import EVERY_LABEL, Line, LogitCurve, beyond_noise, data
-from evaluation.report.leaves import Entry
-from evaluation.report.results import CellKey, Results, rank
-from evaluation.schema import CURVES, GENERIC, LABELS, RELEVANCE, VIEW
-from evaluation.scoring.faithfulness.flips import TARGET_LOGIT
-from evaluation.scoring.metrics import lead
-from jobs.plan.checkpoints import ModelUnavailable
-from jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load_tokenizer
-from jobs.plan.node import ModelPlan, Run
-from jobs.products.curves import curves_of
-from jobs.stages.report.results import cell_key_of, default_samples, relevance_artifacts, shown_cell_keys
-from jobs.store import Artifact, Ledger, Store, samples_of
-from lrp_core.records.explained import NONE
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.encoding import pieces, seen
+from closelook.evaluation.benchmark.pictures import pixels_of
+from closelook.evaluation.report.heatmaps.overlay import patch_names, with_picture
+from closelook.evaluation.report.heatmaps.tokens import EVERY_LABEL, Line, LogitCurve, beyond_noise, data
+from closelook.evaluation.report.leaves import Entry
+from closelook.evaluation.report.results import CellKey, Results, rank
+from closelook.evaluation.schema import CURVES, GENERIC, LABELS, RELEVANCE, VIEW
+from closelook.evaluation.scoring.faithfulness.flips import TARGET_LOGIT
+from closelook.evaluation.scoring.metrics import lead
+from closelook.jobs.plan.checkpoints import ModelUnavailable
+from closelook.jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load_tokenizer
+from closelook.jobs.plan.node import ModelPlan, Run
+from closelook.jobs.products.curves import curves_of
+from closelook.jobs.stages.report.results import cell_key_of, default_samples, relevance_artifacts, shown_cell_keys
+from closelook.jobs.store import Artifact, Ledger, Store, samples_of
+from closelook.lrp_core.records.explained import NONE
+from closelook.lrp_core.records.types import UserError
 
 Row = dict[str, Any]
 Rows = dict[str, Row]  # by sample_id

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from evaluation.ablations.claims import infidelity, lds, most_relevant
+from closelook.evaluation.ablations.claims import infidelity, lds, most_relevant
 from tests.oracles import sources as oracles
 
 pytestmark = pytest.mark.numeric

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from evaluation.ablations.masks import Sizes, masks_of
+from closelook.evaluation.ablations.masks import Sizes, masks_of
 
 
 @pytest.mark.parametrize("units", [9, 12, 40])

@@ -5,12 +5,12 @@ import sys
 import numpy as np
 import pytest
 
-from evaluation.ablations.methods import METHODS
-from evaluation.ablations.units import ALPHA, of_units
-from jobs.methods import METHODS as EVERY
-from lrp_core import UserError
-from lrp_core.records.ablated import Ablated, leave_one_out, odds_of
-from lrp_core.records.types import UnsupportedMethod
+from closelook.evaluation.ablations.methods import METHODS
+from closelook.evaluation.ablations.units import ALPHA, of_units
+from closelook.jobs.methods import METHODS as EVERY
+from closelook.lrp_core import UserError
+from closelook.lrp_core.records.ablated import Ablated, leave_one_out, odds_of
+from closelook.lrp_core.records.types import UnsupportedMethod
 from tests.oracles import sources as oracles
 from tests.tiny import tiny_model
 
@@ -64,7 +64,7 @@ def test_kernel_shap_of_units_is_exact_where_all_sets_are_run():
     rng = np.random.default_rng(0)
     log_odds = kept @ rng.normal(size=(units, 2)) + np.einsum("mi,mj,ijg->mg", kept, kept, rng.normal(size=(5, 5, 2)))
     index = {mask.tobytes(): at for at, mask in enumerate(kept)}
-    from lrp_core.methods.kernel_shap import pairs_of
+    from closelook.lrp_core.methods.kernel_shap import pairs_of
 
     pairs, weights = (value.numpy() for value in pairs_of(units, 2**units, 0))
     sets = np.concatenate([np.zeros((1, units), bool), pairs, ~pairs])
@@ -88,7 +88,7 @@ def test_kernel_shap_of_units_needs_sets_that_were_run():
 
 @pytest.mark.parametrize("name", ["contextcite", "leave_one_out"])
 def test_methods_made_of_ablations_say_nothing_of_tokens(name):
-    from lrp_core import Batch
+    from closelook.lrp_core import Batch
 
     view = tiny_model("gpt2")
     batch = Batch.collate([{"input_ids": [5, 6, 7], "position": 2, "target_id": 3}], view.pad_id)

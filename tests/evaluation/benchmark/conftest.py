@@ -12,7 +12,7 @@ from transformers import (
     RobertaTokenizerFast,
 )
 
-from lrp_core.records import kinds
+from closelook.lrp_core.records import kinds
 
 #: How Llama 3 splits a text: words with the space before them, digits in groups of three, a space before digits alone.
 LLAMA_3 = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

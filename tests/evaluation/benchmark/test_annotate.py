@@ -3,10 +3,10 @@ import json
 import pytest
 import spacy
 
-from evaluation.benchmark import reading
-from evaluation.benchmark.annotate import Annotator, identity, pipeline
-from evaluation.benchmark.samples import Filled, is_reject, sample
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark import reading
+from closelook.evaluation.benchmark.annotate import Annotator, identity, pipeline
+from closelook.evaluation.benchmark.samples import Filled, is_reject, sample
+from closelook.lrp_core.records.types import UserError
 
 
 @pytest.fixture(scope="module")

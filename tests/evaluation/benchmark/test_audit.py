@@ -2,12 +2,12 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from evaluation.benchmark import audit
-from evaluation.benchmark.audit import card, export
-from evaluation.benchmark.samples import sample, with_evidence
-from evaluation.schema import GENERIC, VIEW
-from evaluation.tasks import TASKS
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark import audit
+from closelook.evaluation.benchmark.audit import card, export
+from closelook.evaluation.benchmark.samples import sample, with_evidence
+from closelook.evaluation.schema import GENERIC, VIEW
+from closelook.evaluation.tasks import TASKS
+from closelook.lrp_core.records.types import UserError
 
 
 def view(evidence, special, scope=None):

@@ -8,15 +8,15 @@ import datasets
 import pyarrow as pa
 import pytest
 
-from evaluation.benchmark import audit, reading
-from evaluation.benchmark.annotate import Annotator
-from evaluation.benchmark.reading import Origin
-from evaluation.benchmark.samples import is_reject, meta_of, sample, with_evidence
-from evaluation.benchmark.sources.agreement import PARADIGMS, parse_inside, written_out
-from evaluation.benchmark.views import tokenise
-from evaluation.schema import GENERIC, VIEW
-from lrp_core.records import kinds
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark import audit, reading
+from closelook.evaluation.benchmark.annotate import Annotator
+from closelook.evaluation.benchmark.reading import Origin
+from closelook.evaluation.benchmark.samples import is_reject, meta_of, sample, with_evidence
+from closelook.evaluation.benchmark.sources.agreement import PARADIGMS, parse_inside, written_out
+from closelook.evaluation.benchmark.views import tokenise
+from closelook.evaluation.schema import GENERIC, VIEW
+from closelook.lrp_core.records import kinds
+from closelook.lrp_core.records.types import UserError
 from tests.evaluation.benchmark.conftest import KINDS, MASKED, kind_of
 
 SENTENCES = {

@@ -4,9 +4,9 @@ import pytest
 import spacy
 from spacy.tokens import Doc
 
-from evaluation.benchmark.annotate import Coreference, antecedent, check
-from evaluation.benchmark.samples import Malformed
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.annotate import Coreference, antecedent, check
+from closelook.evaluation.benchmark.samples import Malformed
+from closelook.lrp_core.records.types import UserError
 
 VOCAB = spacy.blank("en").vocab
 SENTENCE = Doc(

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from evaluation.benchmark.labels import distinct, sharing
-from jobs.config import ModelConfig
-from jobs.plan.models import resolve
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.labels import distinct, sharing
+from closelook.jobs.config import ModelConfig
+from closelook.jobs.plan.models import resolve
+from closelook.lrp_core.records.types import UserError
 
 NAMES = ("crane", "tench", "Crane", "drake")
 

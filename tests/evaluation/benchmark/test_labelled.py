@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from evaluation.benchmark.reading import Origin, read, survey
-from evaluation.benchmark.samples import is_reject
-from evaluation.benchmark.sources.judged import MNLI
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.reading import Origin, read, survey
+from closelook.evaluation.benchmark.samples import is_reject
+from closelook.evaluation.benchmark.sources.judged import MNLI
+from closelook.lrp_core.records.types import UserError
 
 
 def rows_of(task, path):

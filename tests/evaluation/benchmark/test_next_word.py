@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from evaluation.benchmark.demo import generate, model_dir
-from evaluation.benchmark.reading import Origin, read, survey
-from evaluation.benchmark.samples import Beginning, sample
-from evaluation.benchmark.views import tokenise
-from lrp_core.records import kinds
+from closelook.evaluation.benchmark.demo import generate, model_dir
+from closelook.evaluation.benchmark.reading import Origin, read, survey
+from closelook.evaluation.benchmark.samples import Beginning, sample
+from closelook.evaluation.benchmark.views import tokenise
+from closelook.lrp_core.records import kinds
 from tests.evaluation.benchmark.conftest import KINDS, MASKED, kind_of
 
 TEXT = "The keys to the cabinet are on the table ."

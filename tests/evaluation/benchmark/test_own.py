@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from evaluation.benchmark import reading
-from evaluation.benchmark.labels import index_of
-from evaluation.benchmark.reading import Origin
-from evaluation.benchmark.samples import is_reject, meta_of
-from evaluation.benchmark.sources import files
-from evaluation.benchmark.sources.own import Wanted
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark import reading
+from closelook.evaluation.benchmark.labels import index_of
+from closelook.evaluation.benchmark.reading import Origin
+from closelook.evaluation.benchmark.samples import is_reject, meta_of
+from closelook.evaluation.benchmark.sources import files
+from closelook.evaluation.benchmark.sources.own import Wanted
+from closelook.lrp_core.records.types import UserError
 
 GOOD = {"text": "The keys to the cabinet ___ old.", "target": "are", "foil": "is", "evidence": "keys"}
 

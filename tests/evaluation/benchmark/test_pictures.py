@@ -13,14 +13,14 @@ from transformers.image_utils import load_image
 from transformers.models.deit.image_processing_pil_deit import DeiTImageProcessorPil
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
-from evaluation.benchmark import reading
-from evaluation.benchmark.demo.lexicon import SHAPES as LABELS
-from evaluation.benchmark.demo.shapes import shapes
-from evaluation.benchmark.pictures import Preprocessing, decoded, encoded, look, picture, pixels_of
-from evaluation.benchmark.pictures import file_of as of_memory
-from evaluation.benchmark.reading import Origin
-from evaluation.benchmark.samples import Malformed, is_reject
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark import reading
+from closelook.evaluation.benchmark.demo.lexicon import SHAPES as LABELS
+from closelook.evaluation.benchmark.demo.shapes import shapes
+from closelook.evaluation.benchmark.pictures import Preprocessing, decoded, encoded, look, picture, pixels_of
+from closelook.evaluation.benchmark.pictures import file_of as of_memory
+from closelook.evaluation.benchmark.reading import Origin
+from closelook.evaluation.benchmark.samples import Malformed, is_reject
+from closelook.lrp_core.records.types import UserError
 
 SMALL = {"image_size": 24, "patch_size": 4, "num_channels": 3}
 

@@ -5,9 +5,9 @@ from itertools import pairwise
 import pytest
 from transformers import AutoTokenizer
 
-from evaluation.benchmark.demo import model_dir
-from evaluation.benchmark.encoding import Pieces, Word, pieces, words, words_of
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.demo import model_dir
+from closelook.evaluation.benchmark.encoding import Pieces, Word, pieces, words, words_of
+from closelook.lrp_core.records.types import UserError
 
 
 class WordPieces:

@@ -6,12 +6,12 @@ import json
 import pytest
 from transformers import AutoTokenizer
 
-from evaluation.benchmark.demo import ANSWERING, HEADS, MODELS, TASKS, generate, model_dir
-from evaluation.benchmark.encoding import encode
-from evaluation.benchmark.samples import Prompt, sample, with_evidence
-from evaluation.benchmark.views import tokenise
-from jobs.tasks import tasks
-from lrp_core.records import kinds
+from closelook.evaluation.benchmark.demo import ANSWERING, HEADS, MODELS, TASKS, generate, model_dir
+from closelook.evaluation.benchmark.encoding import encode
+from closelook.evaluation.benchmark.samples import Prompt, sample, with_evidence
+from closelook.evaluation.benchmark.views import tokenise
+from closelook.jobs.tasks import tasks
+from closelook.lrp_core.records import kinds
 
 TEXT = "The keys to the cabinet"
 #: What stands before the slot, what is read of it, and what the target brings along.

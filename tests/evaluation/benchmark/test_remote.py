@@ -12,8 +12,8 @@ import pyarrow.fs as pafs
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from evaluation.benchmark.sources.files import fetch
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.sources.files import fetch
+from closelook.lrp_core.records.types import UserError
 
 SUFFIXES = (".jsonl", ".csv")
 
@@ -125,7 +125,7 @@ def test_what_is_not_there_is_told(files):
 
 def test_no_name_of_a_store_leaves_the_folder_of_copies(tmp_path):
     """S3 takes any name; its file system here would list `x/../../a.jsonl`."""
-    from evaluation.benchmark.sources import remote
+    from closelook.evaluation.benchmark.sources import remote
 
     listed = {"../../stolen.jsonl": ("data/x", [1, 2]), "fine.jsonl": ("data/y", [1, 2])}
     with pytest.MonkeyPatch.context() as patch:

@@ -4,12 +4,12 @@ import json
 import datasets
 import pytest
 
-from evaluation.benchmark import reading
-from evaluation.benchmark.reading import Origin
-from evaluation.benchmark.samples import is_reject
-from evaluation.benchmark.sources.squad import first_piece
-from evaluation.tasks import SOURCES
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark import reading
+from closelook.evaluation.benchmark.reading import Origin
+from closelook.evaluation.benchmark.samples import is_reject
+from closelook.evaluation.benchmark.sources.squad import first_piece
+from closelook.evaluation.tasks import SOURCES
+from closelook.lrp_core.records.types import UserError
 
 BLIMP = {
     "sentence_good": "Many teenagers were helping themselves.",

@@ -4,9 +4,9 @@ import pytest
 import spacy
 from spacy.tokens import Doc
 
-from evaluation.benchmark import syntax
-from evaluation.benchmark.samples import Malformed
-from evaluation.benchmark.syntax import binder, noun, subject, token_at
+from closelook.evaluation.benchmark import syntax
+from closelook.evaluation.benchmark.samples import Malformed
+from closelook.evaluation.benchmark.syntax import binder, noun, subject, token_at
 
 VOCAB = spacy.blank("en").vocab
 

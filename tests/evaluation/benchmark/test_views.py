@@ -5,10 +5,10 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from evaluation.benchmark.samples import sample
-from evaluation.benchmark.views import tokenise
-from lrp_core.records import kinds
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.samples import sample
+from closelook.evaluation.benchmark.views import tokenise
+from closelook.lrp_core.records import kinds
+from closelook.lrp_core.records.types import UserError
 from tests.evaluation.benchmark.conftest import KINDS, MASKED, kind_of
 
 KEYS = sample("t", "The keys to the cabinet  on the table .", 24, "are", "the", evidence=[(4, 8)])

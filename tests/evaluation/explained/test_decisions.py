@@ -5,10 +5,10 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from evaluation.explained.cases import FEWEST, Group, Importances, Variant, cases, disagreements
-from evaluation.explained.pages import overview, sheet
-from evaluation.report.page import Provenance
-from evaluation.schema import WORDS
+from closelook.evaluation.explained.cases import FEWEST, Group, Importances, Variant, cases, disagreements
+from closelook.evaluation.explained.pages import overview, sheet
+from closelook.evaluation.report.page import Provenance
+from closelook.evaluation.schema import WORDS
 
 VOCABULARY = ["Good", "bad", "the", "film", "plot", "never", "Seen", "again", "dull", "bright"]
 METHODS = ("attnlrp", "lrp", "gradient_l2")

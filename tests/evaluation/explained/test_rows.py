@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from evaluation.explained.rows import ExplainedText, MethodRelevance, Name, TokenLocation, tables
-from evaluation.schema import TOKENS, WORDS
+from closelook.evaluation.explained.rows import ExplainedText, MethodRelevance, Name, TokenLocation, tables
+from closelook.evaluation.schema import TOKENS, WORDS
 
 PAIR = ExplainedText(
     sides={"text": "Don't go!", "second": "Ok"},

@@ -3,10 +3,10 @@
 import pytest
 from transformers import AutoTokenizer
 
-from evaluation.benchmark.demo import model_dir
-from evaluation.benchmark.encoding import encode, pieces
-from evaluation.benchmark.samples import Filled
-from evaluation.explained.rows import ReadText, TokenLocation, locate
+from closelook.evaluation.benchmark.demo import model_dir
+from closelook.evaluation.benchmark.encoding import encode, pieces
+from closelook.evaluation.benchmark.samples import Filled
+from closelook.evaluation.explained.rows import ReadText, TokenLocation, locate
 
 TEXT = "The keys, (two) to the  cabinet\nare not old!"
 

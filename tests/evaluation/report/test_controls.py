@@ -2,12 +2,19 @@
 
 import pytest
 
-from evaluation.report.overview.leaderboard import boards, leaderboard
-from evaluation.report.overview.standings import OtherNumbers
-from evaluation.report.sections.controls import controls_figure, controls_table, summary, verdicts
-from evaluation.scoring.controls import ARCHITECTURE, BY_DEPTH, BY_DEPTH_ABSOLUTE, CHANCE, RANDOMISED, ControlRow
-from jobs.methods import METHODS
-from jobs.products.controls.rows import broken
+from closelook.evaluation.report.overview.leaderboard import boards, leaderboard
+from closelook.evaluation.report.overview.standings import OtherNumbers
+from closelook.evaluation.report.sections.controls import controls_figure, controls_table, summary, verdicts
+from closelook.evaluation.scoring.controls import (
+    ARCHITECTURE,
+    BY_DEPTH,
+    BY_DEPTH_ABSOLUTE,
+    CHANCE,
+    RANDOMISED,
+    ControlRow,
+)
+from closelook.jobs.methods import METHODS
+from closelook.jobs.products.controls.rows import broken
 from tests.evaluation.report.test_leaderboard import some_results
 
 

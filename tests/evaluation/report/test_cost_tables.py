@@ -1,8 +1,8 @@
 """Table 8 shows what was measured, the newest of each model and device, beside the published numbers."""
 
-from evaluation.report.render import cell_text
-from evaluation.report.sections.costs import explicit_against_modified
-from jobs.methods import METHODS
+from closelook.evaluation.report.render import cell_text
+from closelook.evaluation.report.sections.costs import explicit_against_modified
+from closelook.jobs.methods import METHODS
 
 
 def number(model="gpt2", method="attnlrp", value=1.0, measure="backward_ms", **changes):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from evaluation.report.render import markdown
-from evaluation.report.results import Results, attnlrp
-from evaluation.report.sections.evidence import EvidencePoints, evidence_figure, evidence_table, ranks_table
-from evaluation.report.sections.faithfulness import (
+from closelook.evaluation.report.render import markdown
+from closelook.evaluation.report.results import Results, attnlrp
+from closelook.evaluation.report.sections.evidence import EvidencePoints, evidence_figure, evidence_table, ranks_table
+from closelook.evaluation.report.sections.faithfulness import (
     CurveSet,
     against_zero,
     areas_table,
@@ -17,14 +17,14 @@ from evaluation.report.sections.faithfulness import (
     overview_table,
     pairs_table,
 )
-from evaluation.report.table import MISSING, NOISE, SMALLEST_ROW, UNDEFINED, UNSEEN
-from evaluation.scoring.faithfulness.areas import JointScores, areas_of, joint_scores, mean_curves
-from evaluation.scoring.faithfulness.scores import summarise
-from evaluation.scoring.intervals import Resampling
-from evaluation.scoring.metrics import lead
-from evaluation.scoring.statistics import compare
-from evaluation.tasks import TASKS
-from jobs.methods import METHODS
+from closelook.evaluation.report.table import MISSING, NOISE, SMALLEST_ROW, UNDEFINED, UNSEEN
+from closelook.evaluation.scoring.faithfulness.areas import JointScores, areas_of, joint_scores, mean_curves
+from closelook.evaluation.scoring.faithfulness.scores import summarise
+from closelook.evaluation.scoring.intervals import Resampling
+from closelook.evaluation.scoring.metrics import lead
+from closelook.evaluation.scoring.statistics import compare
+from closelook.evaluation.tasks import TASKS
+from closelook.jobs.methods import METHODS
 from tests.evaluation.scoring.test_areas import N, table_of
 
 TABLES = {"lrp": table_of(2.0, 0), "random": table_of(0.0, 1), "gradient_x_input": table_of(1.0, 2)}

@@ -11,12 +11,12 @@ import pytest
 from matplotlib.textpath import TextPath
 from scipy import stats
 
-from evaluation.report.drawing import Line, Panel, Plot
-from evaluation.report.results import Results
-from evaluation.report.sections.costs import cost_table, costs, runtime_figures
-from evaluation.report.sections.pruning import areas_of, areas_table, curves_of, pruning_figures
-from evaluation.tasks import TASKS, Task
-from jobs.methods import METHODS
+from closelook.evaluation.report.drawing import Line, Panel, Plot
+from closelook.evaluation.report.results import Results
+from closelook.evaluation.report.sections.costs import cost_table, costs, runtime_figures
+from closelook.evaluation.report.sections.pruning import areas_of, areas_table, curves_of, pruning_figures
+from closelook.evaluation.tasks import TASKS, Task
+from closelook.jobs.methods import METHODS
 
 SVG = "{http://www.w3.org/2000/svg}"
 

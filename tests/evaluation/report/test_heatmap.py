@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from evaluation.report.heatmaps import tokens as heatmap
-from evaluation.report.heatmaps.tokens import Line, beyond_noise, colour, data, disagreement, scale, terminal
+from closelook.evaluation.report.heatmaps import tokens as heatmap
+from closelook.evaluation.report.heatmaps.tokens import Line, beyond_noise, colour, data, disagreement, scale, terminal
 
 
 def ansi(text):

@@ -5,12 +5,18 @@ import re
 import numpy as np
 import pytest
 
-from evaluation.report.results import normxlogit_layers
-from evaluation.report.sections.layers import LayerScore, layer_differences, layer_figures, layer_table, of_layer
-from evaluation.scoring.intervals import Resampling
-from evaluation.scoring.metrics import BY_LAYER, METRICS, shown
-from evaluation.scoring.statistics import compare
-from jobs.methods import METHODS
+from closelook.evaluation.report.results import normxlogit_layers
+from closelook.evaluation.report.sections.layers import (
+    LayerScore,
+    layer_differences,
+    layer_figures,
+    layer_table,
+    of_layer,
+)
+from closelook.evaluation.scoring.intervals import Resampling
+from closelook.evaluation.scoring.metrics import BY_LAYER, METRICS, shown
+from closelook.evaluation.scoring.statistics import compare
+from closelook.jobs.methods import METHODS
 
 NAMES = ("alti", "normxlogit")
 SCORES = [

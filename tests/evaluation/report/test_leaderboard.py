@@ -6,15 +6,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluation.report.overview.glossary import TERMS
-from evaluation.report.overview.leaderboard import boards, glossary, leaderboard, left_out, method_seconds, weak_points
-from evaluation.report.overview.standings import OtherNumbers
-from evaluation.report.results import CellKey, Results, Score, Variant
-from evaluation.scoring.intervals import Resampling
-from evaluation.scoring.metrics import METRICS, lead
-from evaluation.scoring.statistics import compare
-from evaluation.tasks import TASKS
-from jobs.methods import METHODS
+from closelook.evaluation.report.overview.glossary import TERMS
+from closelook.evaluation.report.overview.leaderboard import (
+    boards,
+    glossary,
+    leaderboard,
+    left_out,
+    method_seconds,
+    weak_points,
+)
+from closelook.evaluation.report.overview.standings import OtherNumbers
+from closelook.evaluation.report.results import CellKey, Results, Score, Variant
+from closelook.evaluation.scoring.intervals import Resampling
+from closelook.evaluation.scoring.metrics import METRICS, lead
+from closelook.evaluation.scoring.statistics import compare
+from closelook.evaluation.tasks import TASKS
+from closelook.jobs.methods import METHODS
 
 NAMES = ("lrp", "attnlrp", "gradient_x_input", "random")
 N = 60

@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from evaluation.report.explorers import SAMPLE_FIELDS as FIELDS
-from evaluation.report.explorers import Explorer
-from evaluation.report.heatmaps.tokens import Line, data
-from evaluation.report.leaves import Leaves, escaped_json, script_hash
-from evaluation.report.page import Provenance, explain_page
+from closelook.evaluation.report.explorers import SAMPLE_FIELDS as FIELDS
+from closelook.evaluation.report.explorers import Explorer
+from closelook.evaluation.report.heatmaps.tokens import Line, data
+from closelook.evaluation.report.leaves import Leaves, escaped_json, script_hash
+from closelook.evaluation.report.page import Provenance, explain_page
 from tests.leaves import first_leaf, island
 
 HOSTILE = "</script><script>alert(1)</script> & \u2028 <!--"

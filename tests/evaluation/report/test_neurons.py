@@ -5,8 +5,8 @@ import csv
 import numpy as np
 import pytest
 
-from evaluation.report.sections.neurons import Ablations, ablation_figure, ablation_table
-from evaluation.scoring.intervals import Resampling
+from closelook.evaluation.report.sections.neurons import Ablations, ablation_figure, ablation_table
+from closelook.evaluation.scoring.intervals import Resampling
 
 
 def test_knock_outs_count_and_compare_the_samples_that_all_rankings_have():

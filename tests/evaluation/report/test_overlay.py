@@ -7,10 +7,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from evaluation.benchmark.pictures import Preprocessing
-from evaluation.report.heatmaps.one_sample import picture_rows
-from evaluation.report.heatmaps.overlay import LEVELS, colour_map, css_ramp, overlay, patch_names, with_picture
-from evaluation.report.heatmaps.tokens import Line, data
+from closelook.evaluation.benchmark.pictures import Preprocessing
+from closelook.evaluation.report.heatmaps.one_sample import picture_rows
+from closelook.evaluation.report.heatmaps.overlay import (
+    LEVELS,
+    colour_map,
+    css_ramp,
+    overlay,
+    patch_names,
+    with_picture,
+)
+from closelook.evaluation.report.heatmaps.tokens import Line, data
 
 #: Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB.
 BLINDNESS = {

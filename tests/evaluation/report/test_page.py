@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from evaluation.report.explorers import Explorer
-from evaluation.report.heatmaps import tokens as heatmap
-from evaluation.report.overview.standings import OtherNumbers
-from evaluation.report.page import PAGES, Part, Provenance, Site, explain_page
-from evaluation.report.sections.tables import score_tables
-from evaluation.report.table import Cell, Column, Row, Table
+from closelook.evaluation.report.explorers import Explorer
+from closelook.evaluation.report.heatmaps import tokens as heatmap
+from closelook.evaluation.report.overview.standings import OtherNumbers
+from closelook.evaluation.report.page import PAGES, Part, Provenance, Site, explain_page
+from closelook.evaluation.report.sections.tables import score_tables
+from closelook.evaluation.report.table import Cell, Column, Row, Table
 from tests.evaluation.report.test_tables import some_results
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> & \u2028 \"'"

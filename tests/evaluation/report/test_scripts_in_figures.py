@@ -7,9 +7,9 @@ from fontTools.fontBuilder import FontBuilder
 from fontTools.pens.ttGlyphPen import TTGlyphPen
 from matplotlib.font_manager import fontManager
 
-from evaluation.report.heatmaps.one_sample import line_starts
-from evaluation.report.heatmaps.plotted import plotted, saved
-from evaluation.report.heatmaps.tokens import Line, data
+from closelook.evaluation.report.heatmaps.one_sample import line_starts
+from closelook.evaluation.report.heatmaps.plotted import plotted, saved
+from closelook.evaluation.report.heatmaps.tokens import Line, data
 
 HAN = "\U0002a6df"  # so rare that no font of a usual machine has it
 

@@ -5,13 +5,13 @@ import csv
 import numpy as np
 import pytest
 
-from evaluation.ablations.means import DROPPED, judgement_of
-from evaluation.report.explorers import MethodSources, SourcesExplorer
-from evaluation.report.explorers import answer_entry as entry
-from evaluation.report.sections.sources import Judged, error_figures, sources_tables
-from evaluation.scoring.intervals import Resampling
-from evaluation.scoring.metrics import UNITS, shown
-from jobs.methods import METHODS
+from closelook.evaluation.ablations.means import DROPPED, judgement_of
+from closelook.evaluation.report.explorers import MethodSources, SourcesExplorer
+from closelook.evaluation.report.explorers import answer_entry as entry
+from closelook.evaluation.report.sections.sources import Judged, error_figures, sources_tables
+from closelook.evaluation.scoring.intervals import Resampling
+from closelook.evaluation.scoring.metrics import UNITS, shown
+from closelook.jobs.methods import METHODS
 
 N = 24
 BUDGETS = (32, 64)

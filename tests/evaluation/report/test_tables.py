@@ -9,15 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evaluation.report.render import MOST_COLUMNS, cell_text, comma_separated, latex, markdown, number, tex
-from evaluation.report.results import CellKey, Results, Score, Size, Variant, close_look
-from evaluation.report.sections.tables import score_tables
-from evaluation.report.table import Cell, Column, Row, Table, marked_if_best
-from evaluation.scoring.intervals import Resampling
-from evaluation.scoring.metrics import METRICS
-from evaluation.scoring.statistics import compare
-from evaluation.tasks import TASKS, Task
-from jobs.methods import METHODS
+from closelook.evaluation.report.render import MOST_COLUMNS, cell_text, comma_separated, latex, markdown, number, tex
+from closelook.evaluation.report.results import CellKey, Results, Score, Size, Variant, close_look
+from closelook.evaluation.report.sections.tables import score_tables
+from closelook.evaluation.report.table import Cell, Column, Row, Table, marked_if_best
+from closelook.evaluation.scoring.intervals import Resampling
+from closelook.evaluation.scoring.metrics import METRICS
+from closelook.evaluation.scoring.statistics import compare
+from closelook.evaluation.tasks import TASKS, Task
+from closelook.jobs.methods import METHODS
 
 VALUES = {"attnlrp": 60.0, "lrp": 50.0, "gradient_l2": 40.0, "random": 20.0, "alti": 30.0}
 LINEAR, PLAIN = [("contrastive", "full"), ("target", "full"), ("contrastive", "partial")], [("none", "none")]

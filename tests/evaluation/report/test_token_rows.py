@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from evaluation.report.heatmaps.one_sample import LABEL, WIDE, token_rows, token_table
-from evaluation.report.heatmaps.tokens import Line, colour, data
-from evaluation.report.render import comma_separated
+from closelook.evaluation.report.heatmaps.one_sample import LABEL, WIDE, token_rows, token_table
+from closelook.evaluation.report.heatmaps.tokens import Line, colour, data
+from closelook.evaluation.report.render import comma_separated
 
 SVG = "{http://www.w3.org/2000/svg}"
 TOKENS = ["[CLS]", "The", " keys", " <b>&", "\x07", " 鍵", " to", " are"]

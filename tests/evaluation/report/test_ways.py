@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from evaluation.report.sections.evidence import ways_table
-from evaluation.report.sections.faithfulness import CurveSet, areas_table, curve_figures
-from evaluation.report.table import UNDEFINED
-from evaluation.scoring.faithfulness.areas import areas_of, mean_curves
-from evaluation.scoring.intervals import Resampling
-from jobs.methods import METHODS
+from closelook.evaluation.report.sections.evidence import ways_table
+from closelook.evaluation.report.sections.faithfulness import CurveSet, areas_table, curve_figures
+from closelook.evaluation.report.table import UNDEFINED
+from closelook.evaluation.scoring.faithfulness.areas import areas_of, mean_curves
+from closelook.evaluation.scoring.intervals import Resampling
+from closelook.jobs.methods import METHODS
 from tests.evaluation.report.test_faithfulness import some_results
 from tests.evaluation.scoring.test_areas import N, table_of
 

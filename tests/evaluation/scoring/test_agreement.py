@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from evaluation.report.sections.agreement import agreement_figures, agreement_table
-from evaluation.scoring.agreement import agreement_of
-from jobs.methods import METHODS
+from closelook.evaluation.report.sections.agreement import agreement_figures, agreement_table
+from closelook.evaluation.scoring.agreement import agreement_of
+from closelook.jobs.methods import METHODS
 
 SAMPLES = ["a", "b", "c"]
 

@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 from scipy.stats import spearmanr
 
-from evaluation.schema import CURVES
-from evaluation.scoring.faithfulness.areas import (
+from closelook.evaluation.schema import CURVES
+from closelook.evaluation.scoring.faithfulness.areas import (
     GRID,
     areas_of,
     mean_curves,
@@ -15,7 +15,7 @@ from evaluation.scoring.faithfulness.areas import (
     scores_of,
     shown_variant,
 )
-from evaluation.scoring.intervals import Resampling
+from closelook.evaluation.scoring.intervals import Resampling
 
 N = 40
 

@@ -5,8 +5,8 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from evaluation.scoring.chance import DRAWS, EXACT, chance
-from evaluation.scoring.metrics import METRICS
+from closelook.evaluation.scoring.chance import DRAWS, EXACT, chance
+from closelook.evaluation.scoring.metrics import METRICS
 from tests.oracles import metrics as oracles_metrics
 
 BY_ORDER = ("pg", "pg2", "tied_tops", "mrr", "mrr_strict", "pta", "iou", "iou_positive", "rra", "ap")

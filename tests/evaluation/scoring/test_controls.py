@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from evaluation.scoring.controls import (
+from closelook.evaluation.scoring.controls import (
     BAR,
     RESAMPLING,
     agreement,

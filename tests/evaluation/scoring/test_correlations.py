@@ -5,8 +5,8 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from evaluation.scoring.faithfulness.shares import paired_correlations, pearson
-from evaluation.scoring.intervals import Resampling
+from closelook.evaluation.scoring.faithfulness.shares import paired_correlations, pearson
+from closelook.evaluation.scoring.intervals import Resampling
 from tests.oracles import faithfulness as oracle
 
 

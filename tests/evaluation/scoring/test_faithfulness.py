@@ -4,8 +4,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from evaluation.scoring.faithfulness.flips import SHARE_ORDERS, SHARES, Ranking, States, flip_counts, share_counts
-from evaluation.scoring.faithfulness.scores import (
+from closelook.evaluation.scoring.faithfulness.flips import (
+    SHARE_ORDERS,
+    SHARES,
+    Ranking,
+    States,
+    flip_counts,
+    share_counts,
+)
+from closelook.evaluation.scoring.faithfulness.scores import (
     MEASURES,
     areas,
     paired,
@@ -13,8 +20,8 @@ from evaluation.scoring.faithfulness.scores import (
     summarise,
     with_gaps,
 )
-from evaluation.scoring.faithfulness.shares import shares_of
-from evaluation.scoring.intervals import Resampling
+from closelook.evaluation.scoring.faithfulness.shares import shares_of
+from closelook.evaluation.scoring.intervals import Resampling
 from tests.oracles import faithfulness as oracle
 
 pytestmark = pytest.mark.numeric

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.scoring.faithfulness.flipping import Flipper
-from evaluation.scoring.faithfulness.flips import Ranking, States, candidates, flip_counts, tie_order
-from lrp_core import Batch, ModelView
-from lrp_core.interventions.heads import HeadsLeft, heads_removed
-from lrp_core.interventions.tokens import tokens_removed
-from lrp_core.records.types import UserError
+from closelook.evaluation.scoring.faithfulness.flipping import Flipper
+from closelook.evaluation.scoring.faithfulness.flips import Ranking, States, candidates, flip_counts, tie_order
+from closelook.lrp_core import Batch, ModelView
+from closelook.lrp_core.interventions.heads import HeadsLeft, heads_removed
+from closelook.lrp_core.interventions.tokens import tokens_removed
+from closelook.lrp_core.records.types import UserError
 from tests.oracles import faithfulness as oracle
 from tests.oracles.methods import stock
 from tests.tiny import ragged_rows, tiny_model

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation.scoring.faithfulness.flips import (
+from closelook.evaluation.scoring.faithfulness.flips import (
     ORDERS,
     Flips,
     Ranking,
@@ -17,7 +17,7 @@ from evaluation.scoring.faithfulness.flips import (
     share_counts,
     tie_order,
 )
-from lrp_core.records.types import UserError
+from closelook.lrp_core.records.types import UserError
 from tests.oracles import faithfulness as oracle
 
 NONE = np.zeros(6, bool)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from evaluation.scoring.intervals import (
+from closelook.evaluation.scoring.intervals import (
     Resampling,
     clopper_pearson,
     difference_intervals,

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluation.schema import scores_samples_schema
-from evaluation.scoring import blocks, metrics
-from evaluation.scoring.metrics import METRICS, NO_EVIDENCE, NOT_FINITE, score
-from evaluation.tasks import Task
-from lrp_core.records.types import UserError
+from closelook.evaluation.schema import scores_samples_schema
+from closelook.evaluation.scoring import blocks, metrics
+from closelook.evaluation.scoring.metrics import METRICS, NO_EVIDENCE, NOT_FINITE, score
+from closelook.evaluation.tasks import Task
+from closelook.lrp_core.records.types import UserError
 from tests.oracles import metrics as oracles_metrics
 
 pytestmark = pytest.mark.numeric
@@ -175,7 +175,9 @@ def test_two_metrics_of_one_name_are_an_error_that_names_both_modules():
     def rma(block):
         return block.count
 
-    with pytest.raises(UserError, match=f"{__name__} and evaluation.scoring.metrics both bring a metric named 'rma'"):
+    with pytest.raises(
+        UserError, match=f"{__name__} and closelook.evaluation.scoring.metrics both bring a metric named 'rma'"
+    ):
         metrics.metric("RMA too")(rma)
 
 

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.scoring.head_orders import RemovalOrder, area, random_curves, ranked_curves
-from evaluation.scoring.pruning import Sweep
-from lrp_core import Batch
-from lrp_core.records.types import UserError
+from closelook.evaluation.scoring.head_orders import RemovalOrder, area, random_curves, ranked_curves
+from closelook.evaluation.scoring.pruning import Sweep
+from closelook.lrp_core import Batch
+from closelook.lrp_core.records.types import UserError
 from tests.oracles.rules import pruned_alone
 from tests.tiny import ragged_rows, tiny_classifier, tiny_model
 

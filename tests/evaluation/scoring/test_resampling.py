@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from evaluation.schema import VIEW
-from evaluation.scoring.faithfulness.resampling import START, TEXT_COLUMNS, Proposal
-from lrp_core.records.types import UserError
+from closelook.evaluation.schema import VIEW
+from closelook.evaluation.scoring.faithfulness.resampling import START, TEXT_COLUMNS, Proposal
+from closelook.lrp_core.records.types import UserError
 from tests.oracles import faithfulness as oracle
 
 KEPT = (2, 3)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from evaluation.report.sections.costs import Pass, bucket, costs
+from closelook.evaluation.report.sections.costs import Pass, bucket, costs
 
 
 def row(wall_s, length=10, batch=2, peak=None, **more):

@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from evaluation.schema import RELEVANCE, VIEW
-from evaluation.scoring import means
-from evaluation.scoring.means import Means, summarise
-from evaluation.scoring.metrics import METRICS
-from evaluation.scoring.samples import VARIANT, Masks, Mismatch, noise_of, peaks, score_relevance
+from closelook.evaluation.schema import RELEVANCE, VIEW
+from closelook.evaluation.scoring import means
+from closelook.evaluation.scoring.means import Means, summarise
+from closelook.evaluation.scoring.metrics import METRICS
+from closelook.evaluation.scoring.samples import VARIANT, Masks, Mismatch, noise_of, peaks, score_relevance
 from tests.oracles import metrics as oracles_metrics
 
 

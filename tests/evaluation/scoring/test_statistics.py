@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from evaluation.scoring import intervals
-from evaluation.scoring.intervals import Resampling
-from evaluation.scoring.statistics import bootstrap_means, compare, holm, interval, sign_flip_p, stars
+from closelook.evaluation.scoring import intervals
+from closelook.evaluation.scoring.intervals import Resampling
+from closelook.evaluation.scoring.statistics import bootstrap_means, compare, holm, interval, sign_flip_p, stars
 
 
 def test_bootstrap_interval_is_the_textbook_one_for_a_mean():

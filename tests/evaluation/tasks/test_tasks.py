@@ -2,11 +2,11 @@
 
 import pytest
 
-from evaluation.benchmark.demo import TASKS as DEMO_TASKS
-from evaluation.benchmark.demo.labelled import JUDGED
-from evaluation.benchmark.sources.base import Generated, Source
-from evaluation.tasks import SOURCES, TASKS, Task, register, task_of
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.demo import TASKS as DEMO_TASKS
+from closelook.evaluation.benchmark.demo.labelled import JUDGED
+from closelook.evaluation.benchmark.sources.base import Generated, Source
+from closelook.evaluation.tasks import SOURCES, TASKS, Task, register, task_of
+from closelook.lrp_core.records.types import UserError
 
 
 def source(name, **changes):

@@ -2,6 +2,6 @@
 
 from dataclasses import replace
 
-from lrp_core.families.gpt2 import GPT2
+from closelook.lrp_core.families.gpt2 import GPT2
 
 RENAMED = replace(GPT2, name="gpt2-renamed", classes="closelook_example.modeling")

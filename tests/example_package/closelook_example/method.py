@@ -1,7 +1,7 @@
 """Two methods: how large a token's embedding is, with an option, and one of the rules in the module beside this one."""
 
-from lrp_core import Method, Option, without_sum
-from lrp_core.records.capabilities import GRADIENTS, RULES
+from closelook.lrp_core import Method, Option, without_sum
+from closelook.lrp_core.records.capabilities import GRADIENTS, RULES
 
 
 def explain(view, batch, requests, *, power):

@@ -1,5 +1,5 @@
 """A metric: among how many tokens the evidence was looked for."""
 
-from evaluation.scoring.metrics import Metric
+from closelook.evaluation.scoring.metrics import Metric
 
 CHOSEN = Metric("chosen", "Chosen", lambda block: block.count, unit="tokens")

@@ -3,15 +3,15 @@
 import pyarrow as pa
 import torch
 
-from evaluation.report.page import Part as ReportPart
-from evaluation.report.table import Cell, Column, Row, Table
-from evaluation.schema.versioned import versioned
-from jobs.plan.node import Node, Part
-from jobs.plan.units import cut_units
-from jobs.products.record import Made, Product, Shown, Unit
-from jobs.store import Artifact
-from lrp_core import Batch
-from lrp_core.readers.readout import label_logits
+from closelook.evaluation.report.page import Part as ReportPart
+from closelook.evaluation.report.table import Cell, Column, Row, Table
+from closelook.evaluation.schema.versioned import versioned
+from closelook.jobs.plan.node import Node, Part
+from closelook.jobs.plan.units import cut_units
+from closelook.jobs.products.record import Made, Product, Shown, Unit
+from closelook.jobs.store import Artifact
+from closelook.lrp_core import Batch
+from closelook.lrp_core.readers.readout import label_logits
 
 VERSION = 1  # raised when the numbers change
 

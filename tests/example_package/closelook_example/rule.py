@@ -3,8 +3,8 @@
 from dataclasses import replace
 from functools import partial
 
-from lrp_core.methods.gradients import explain_many
-from lrp_core.rules import ATTNLRP, SoftmaxRule
+from closelook.lrp_core.methods.gradients import explain_many
+from closelook.lrp_core.rules import ATTNLRP, SoftmaxRule
 
 CONSTANT = SoftmaxRule("constant", lambda gradient, scores, weights, hidden: 0 * gradient)
 OPEN_LOOP = replace(ATTNLRP, name="open_loop", softmax=CONSTANT)

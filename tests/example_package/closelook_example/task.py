@@ -1,8 +1,8 @@
 """A task with a source of its own: lines of words, of which the last two are the target and the foil."""
 
-from evaluation.benchmark.samples import sample
-from evaluation.benchmark.sources.base import Source, one_sample
-from evaluation.tasks import Task
+from closelook.evaluation.benchmark.samples import sample
+from closelook.evaluation.benchmark.sources.base import Source, one_sample
+from closelook.evaluation.tasks import Task
 
 
 def lines(file):

@@ -21,8 +21,8 @@ from benchmarks.parts.chaos.faults import NotNow, ask_to_stop
 from benchmarks.parts.chaos.products import ROUNDING_BY_ROW, compared, rounding
 from benchmarks.parts.chaos.world import World
 from benchmarks.parts.stores.object_store import ObjectStore, object_store
-from jobs.store import Artifact, Ledger, Store
-from jobs.store.retry import StillUnavailable
+from closelook.jobs.store import Artifact, Ledger, Store
+from closelook.jobs.store.retry import StillUnavailable
 from tests.jobs.small import REPOSITORY
 from tests.patience import PATIENCE_S
 
@@ -39,7 +39,7 @@ def test_the_clock_steps_wherever_a_run_asks_what_time_it_is():
         calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)]
         if any(ast.unparse(node) in ("time.time", "time.time_ns", "time.gmtime") for node in calls):
             asking.add(".".join(path.relative_to(REPOSITORY).with_suffix("").parts))
-    elsewhere = {"jobs.commands.roots.gc", "jobs.bench.record"}  # no part of a run under chaos
+    elsewhere = {"closelook.jobs.commands.roots.gc", "closelook.jobs.bench.record"}  # no part of a run under chaos
     assert set(driver.CLOCKED) == asking - elsewhere
 
 
@@ -66,7 +66,7 @@ def test_requests_are_refused_and_listings_are_of_some_time_ago(monkeypatch):
         server.calm()
         assert store.files("folder", ".json") == ["folder/a.json", "folder/b.json"]
         server.failing_share = 1.0
-        monkeypatch.setattr("jobs.store.retry.retried.__defaults__", (0.0,))
+        monkeypatch.setattr("closelook.jobs.store.retry.retried.__defaults__", (0.0,))
         with pytest.raises(StillUnavailable):
             store.read_bytes("folder/b.json")
         assert server.turned_away > 0
@@ -170,7 +170,7 @@ def test_a_worker_that_is_told_to_hangs_in_one_batch(tmp_path, monkeypatch):
 @pytest.mark.nightly  # a process; runs are asked to stop by day without the benchmark
 def test_a_run_is_asked_to_stop_by_the_command_that_users_have(tmp_path, monkeypatch):
     monkeypatch.setenv(driver.CHAOS, str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "src"))
     world = World(tmp_path, random.Random(0), ObjectStore(), is_disk_small=False, root=str(tmp_path / "root"))
     world.cluster = SimpleNamespace(address="127.0.0.1:1")
     with pytest.raises(NotNow):

@@ -9,8 +9,8 @@ from benchmarks import context
 from benchmarks.context import crossings
 from benchmarks.parts.context_variants import CHECKPOINT, FORWARD, PERTURBATION, TimedVariant
 from benchmarks.parts.harness import exponent_of
-from jobs.bench.storage import numbers
-from lrp_core.records.types import UserError
+from closelook.jobs.bench.storage import numbers
+from closelook.lrp_core.records.types import UserError
 
 WAYS = {FORWARD, "attnlrp", CHECKPOINT, "grad_attention_rollout", "integrated_gradients", PERTURBATION}
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from benchmarks import corpus
-from evaluation.benchmark.demo.grammar import generate
-from jobs.plan import corpus as planned
+from closelook.evaluation.benchmark.demo.grammar import generate
+from closelook.jobs.plan import corpus as planned
 
 
 @pytest.mark.parametrize("characters", [None, 300])

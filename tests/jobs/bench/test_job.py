@@ -13,8 +13,8 @@ from benchmarks.parts import harness
 from benchmarks.parts.harness import Bench
 from benchmarks.parts.stores import object_store
 from benchmarks.parts.stores.object_store import SlowStore
-from jobs.plan.cells import make_plan
-from jobs.store import Ledger, Store
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.store import Ledger, Store
 from tests.jobs.forked import FORKS
 from tests.stages import missing_work
 

@@ -11,10 +11,10 @@ import torch
 from benchmarks import lrp
 from benchmarks.lrp import Counting
 from benchmarks.parts.harness import Bench, table
-from jobs.bench.record import met, paired_ratio, summary
-from jobs.geometries import GEOMETRIES
-from lrp_core import random_model
-from lrp_core.rules.linear import gamma_rule
+from closelook.jobs.bench.record import met, paired_ratio, summary
+from closelook.jobs.geometries import GEOMETRIES
+from closelook.lrp_core import random_model
+from closelook.lrp_core.rules.linear import gamma_rule
 
 
 def test_quick_run_reports_every_ratio(tmp_path):

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from evaluation.schema import BENCH
-from jobs.store import Store
+from closelook.evaluation.schema import BENCH
+from closelook.jobs.store import Store
 
 
 @pytest.mark.nightly

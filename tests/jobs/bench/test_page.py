@@ -4,8 +4,8 @@ import pytest
 
 from benchmarks import page
 from benchmarks.parts.harness import Bench
-from jobs.bench.storage import SHIPPED
-from jobs.commands.listings.documents import rewritten
+from closelook.jobs.bench.storage import SHIPPED
+from closelook.jobs.commands.listings.documents import rewritten
 
 
 def a_result():

@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from benchmarks.parts.peers.interpreter import Interpreter, described
-from jobs.geometries import GEOMETRIES
-from lrp_core.records.types import UserError
+from closelook.jobs.geometries import GEOMETRIES
+from closelook.lrp_core.records.types import UserError
 
 ORDER = described(GEOMETRIES["gpt2"].shrunk())
 ECHO = """

@@ -5,9 +5,9 @@ import time
 from benchmarks import plan
 from benchmarks.parts.stores import matrix
 from benchmarks.parts.stores.object_store import object_store
-from jobs.plan.cells import make_plan
-from jobs.stages.run import run
-from jobs.store import Ledger, Store
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.stages.run import run
+from closelook.jobs.store import Ledger, Store
 from tests.stages import attribute, missing_work
 
 

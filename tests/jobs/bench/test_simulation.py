@@ -4,9 +4,9 @@ import pytest
 
 from benchmarks.job import MIXED
 from benchmarks.parts.simulation import START_S, PoolWork, paper_jobs, simulate
-from jobs.cluster.slots import Share
-from jobs.commands.roots.plan_costs import FLOPS, SLOW_FLOAT64
-from jobs.config import NodesConfig, RunConfig
+from closelook.jobs.cluster.slots import Share
+from closelook.jobs.commands.roots.plan_costs import FLOPS, SLOW_FLOAT64
+from closelook.jobs.config import NodesConfig, RunConfig
 
 SLOWER = FLOPS["float64"] / SLOW_FLOAT64
 FAST = (("float64", "fast"),)

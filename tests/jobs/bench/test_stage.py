@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from evaluation.schema import BENCH
-from jobs.bench.table_8 import METHODS
-from jobs.cluster.executor import executed_by
-from jobs.commands.roots.status import collect
-from jobs.config import RunConfig
-from jobs.config.file import ConfigError
-from jobs.plan.models import resolve
-from jobs.plan.node import Plan
-from jobs.stages import bench as stage
-from jobs.stages.bench import bench
-from jobs.stages.run import run
-from jobs.store import Ledger
+from closelook.evaluation.schema import BENCH
+from closelook.jobs.bench.table_8 import METHODS
+from closelook.jobs.cluster.executor import executed_by
+from closelook.jobs.commands.roots.status import collect
+from closelook.jobs.config import RunConfig
+from closelook.jobs.config.file import ConfigError
+from closelook.jobs.plan.models import resolve
+from closelook.jobs.plan.node import Plan
+from closelook.jobs.stages import bench as stage
+from closelook.jobs.stages.bench import bench
+from closelook.jobs.stages.run import run
+from closelook.jobs.store import Ledger
 from tests.jobs.inline import Unused
 from tests.jobs.small import config_of, prepared, rows_of, save_model
 
@@ -128,7 +128,7 @@ def test_status_counts_benchmarks(tmp_path, models, inline):
 
 
 def test_a_run_benchmarks_only_where_the_config_says_so(tmp_path, models, monkeypatch):
-    import jobs.stages.run as stages
+    import closelook.jobs.stages.run as stages
 
     done = []
     monkeypatch.setattr(stages, "function_of", lambda name: lambda config, store: done.append(name))

@@ -6,9 +6,9 @@ from hashlib import sha256
 import pytest
 
 from benchmarks.parts.harness import Bench, parser
-from evaluation.schema import BENCH
-from jobs.bench.storage import numbers, save, write
-from jobs.store import Store, StoreError, Written
+from closelook.evaluation.schema import BENCH
+from closelook.jobs.bench.storage import numbers, save, write
+from closelook.jobs.store import Store, StoreError, Written
 
 
 def a_bench():

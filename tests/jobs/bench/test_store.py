@@ -7,8 +7,8 @@ from benchmarks.parts.stores import matrix
 from benchmarks.parts.stores.listed_store import PAGE, listed_store
 from benchmarks.parts.stores.many_artifacts import complete_root
 from benchmarks.parts.stores.object_store import object_store
-from jobs.commands.roots.status import status
-from jobs.store import Store
+from closelook.jobs.commands.roots.status import status
+from closelook.jobs.store import Store
 
 
 def requests_of(server, rows: int) -> int:

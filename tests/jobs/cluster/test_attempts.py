@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from jobs.cluster.attempts import Attempts, forget_loading, loading
-from jobs.plan.cells import make_plan
-from jobs.plan.checkpoints import ModelUnavailable
-from jobs.products.record import NodeFailed
-from jobs.products.relevance import RELEVANCE
-from jobs.runner.rows import compute_parts
-from jobs.store import Store
+from closelook.jobs.cluster.attempts import Attempts, forget_loading, loading
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.checkpoints import ModelUnavailable
+from closelook.jobs.products.record import NodeFailed
+from closelook.jobs.products.relevance import RELEVANCE
+from closelook.jobs.runner.rows import compute_parts
+from closelook.jobs.store import Store
 from tests.jobs.computing import opened_for, part_of
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.stages import attribute
@@ -20,9 +20,9 @@ ROWS = rows_of(8)
 
 
 def test_commits_that_fail_in_run_after_run_make_no_row_a_reject(tmp_path, model, monkeypatch, inline):
-    import jobs.store.files
+    import closelook.jobs.store.files
 
-    write = jobs.store.files._write_local
+    write = closelook.jobs.store.files._write_local
 
     def failing(target, data):
         if "/relevance/model=" in target:
@@ -33,7 +33,7 @@ def test_commits_that_fail_in_run_after_run_make_no_row_a_reject(tmp_path, model
     store = prepared(config, ROWS)
     for _ in range(6):
         with monkeypatch.context() as patch:
-            patch.setattr(jobs.store.files, "_write_local", failing)
+            patch.setattr(closelook.jobs.store.files, "_write_local", failing)
             assert "Input/output error" in attribute(config, store).failures[0]
     assert attribute(config, store).complete
     for planned in make_plan(config, store).cells():
@@ -42,7 +42,7 @@ def test_commits_that_fail_in_run_after_run_make_no_row_a_reject(tmp_path, model
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # SystemExit, which stops it
 def test_runs_that_are_stopped_while_a_batch_runs_make_no_row_a_reject(tmp_path, model, monkeypatch, inline):
-    from jobs.products.explaining import Explainer
+    from closelook.jobs.products.explaining import Explainer
 
     def stopped(explainer, rows):
         raise SystemExit

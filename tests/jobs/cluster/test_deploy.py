@@ -11,11 +11,11 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from jobs.cluster.submission import KILL_S, RETRY, TIMED_OUT
-from jobs.commands.roots.plan_costs import without_nodes
-from jobs.commands.submit import submit
-from jobs.config import RunConfig
-from jobs.config.file import CONF_DIR
+from closelook.jobs.cluster.submission import KILL_S, RETRY, TIMED_OUT
+from closelook.jobs.commands.roots.plan_costs import without_nodes
+from closelook.jobs.commands.submit import submit
+from closelook.jobs.config import RunConfig
+from closelook.jobs.config.file import CONF_DIR
 
 REPOSITORY = Path(__file__).parents[3]
 DEPLOY = REPOSITORY / "jobs" / "deploy"

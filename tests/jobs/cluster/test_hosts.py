@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobs.cluster.executor import Host, share_hosts
-from jobs.plan.cells import make_plan
-from jobs.runner import driver as stage
-from jobs.runner.worker import Worker
-from jobs.store import Ledger
+from closelook.jobs.cluster.executor import Host, share_hosts
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.runner import driver as stage
+from closelook.jobs.runner.worker import Worker
+from closelook.jobs.store import Ledger
 from tests.jobs.small import config_of, prepared, relevance_of, rows_of
 from tests.stages import attribute
 

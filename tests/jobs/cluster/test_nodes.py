@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from jobs.cluster import recorder, scheduler
-from jobs.cluster import slots as slots_of
-from jobs.cluster.pools import LOCAL_SETTINGS, SETTINGS
-from jobs.cluster.slots import Share, Slots, share_of
-from jobs.config import RunConfig
-from jobs.plan.cells import make_plan
-from jobs.runner import driver as stage
-from jobs.runner.worker import Worker
-from jobs.store import Store
+from closelook.jobs.cluster import recorder, scheduler
+from closelook.jobs.cluster import slots as slots_of
+from closelook.jobs.cluster.pools import LOCAL_SETTINGS, SETTINGS
+from closelook.jobs.cluster.slots import Share, Slots, share_of
+from closelook.jobs.config import RunConfig
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.runner import driver as stage
+from closelook.jobs.runner.worker import Worker
+from closelook.jobs.store import Store
 from tests.jobs.inline import without_ray
 from tests.jobs.small import config_of, prepared, relevance_of, rows_of
 from tests.patience import wait_for
@@ -99,7 +99,7 @@ def test_nodes_that_are_removed_while_a_batch_runs_make_no_row_a_reject(cluster,
 
     class Stuck(Worker):
         def __call__(self, table):
-            from jobs.products.explaining import Explainer
+            from closelook.jobs.products.explaining import Explainer
 
             whole = Explainer.batch
 

@@ -6,15 +6,15 @@ import sys
 
 import pytest
 
-from jobs.cluster import reports as notice
-from jobs.cluster.attempts import Attempts, excuse_all
-from jobs.store import Store
+from closelook.jobs.cluster import reports as notice
+from closelook.jobs.cluster.attempts import Attempts, excuse_all
+from closelook.jobs.store import Store
 from tests.patience import PATIENCE_S
 
 #: A worker with a unit that ends after the notice, if at all, and then another.
 WORKER = """
 import sys, time
-from jobs.cluster import reports as notice
+from closelook.jobs.cluster import reports as notice
 notice.FINISH_S, notice.LINGER_S = float(sys.argv[1]), 0.0
 notice.NOTICE.heed()
 with notice.NOTICE.unit():
@@ -46,7 +46,7 @@ def test_a_worker_takes_no_more_than_20_seconds_of_a_notice():
 @pytest.mark.parametrize("excused", [True, False])
 def test_a_batch_that_is_dropped_is_not_to_blame(excused, tmp_path, monkeypatch):
     """As in a process that ends while a batch runs that another process had begun before."""
-    monkeypatch.setattr("jobs.cluster.attempts._BEGUN", set())
+    monkeypatch.setattr("closelook.jobs.cluster.attempts._BEGUN", set())
     store = Store(str(tmp_path))
     Attempts(store, "unit", 1, "run").begin()
     running = Attempts(store, "unit", 1, "run")

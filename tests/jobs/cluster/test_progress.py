@@ -6,8 +6,8 @@ import threading
 
 from rich.console import Console
 
-from jobs.cluster import recorder as module
-from jobs.cluster.recorder import Progress
+from closelook.jobs.cluster import recorder as module
+from closelook.jobs.cluster.recorder import Progress
 
 
 def shown(terminal: bool, monkeypatch) -> str:

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobs.cluster import recorder as module
-from jobs.cluster.recorder import Recorder
-from jobs.cluster.reports import REPORT, reported
-from jobs.products.explaining import Explainer
-from jobs.runner import driver as stage
-from jobs.runner.worker import Worker
-from jobs.store.spent import KINDS, spending, unit_timed
+from closelook.jobs.cluster import recorder as module
+from closelook.jobs.cluster.recorder import Recorder
+from closelook.jobs.cluster.reports import REPORT, reported
+from closelook.jobs.products.explaining import Explainer
+from closelook.jobs.runner import driver as stage
+from closelook.jobs.runner.worker import Worker
+from closelook.jobs.store.spent import KINDS, spending, unit_timed
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.stages import attribute
 

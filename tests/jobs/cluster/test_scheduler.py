@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from jobs.cluster import reports, scheduler
-from jobs.cluster.executor import executed_by
-from jobs.cluster.pools import Work
-from jobs.cluster.scheduler import run_all
-from jobs.cluster.slots import Slots
+from closelook.jobs.cluster import reports, scheduler
+from closelook.jobs.cluster.executor import executed_by
+from closelook.jobs.cluster.pools import Work
+from closelook.jobs.cluster.scheduler import run_all
+from closelook.jobs.cluster.slots import Slots
 from tests.jobs.inline import Inline, Unused
 from tests.jobs.small import config_of
 from tests.patience import wait_for

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from jobs.cluster import submission
-from jobs.cluster.pools import ClusterUnreachable
-from jobs.cluster.submission import Cluster, Deadline, OtherCommand
-from jobs.store import Store, lock
-from jobs.store.lock import run_lock
+from closelook.jobs.cluster import submission
+from closelook.jobs.cluster.pools import ClusterUnreachable
+from closelook.jobs.cluster.submission import Cluster, Deadline, OtherCommand
+from closelook.jobs.store import Store, lock
+from closelook.jobs.store.lock import run_lock
 
 NEVER = Deadline(float("inf"))
-COMMAND = "python -m jobs run"
+COMMAND = "python -m closelook run"
 
 
 @dataclass
@@ -104,7 +104,7 @@ def test_a_job_that_has_ended_is_followed_by_the_next_number_and_other_roots_hav
     assert second.endswith("-2")
     assert other.rpartition("-")[0] != first.rpartition("-")[0]
     assert dashboard.sent[second]["env_vars"]["A"] == "b"
-    with pytest.raises(OtherCommand, match=r"in use by the job .*-2, which runs `python -m jobs run`"):
+    with pytest.raises(OtherCommand, match=r"in use by the job .*-2, which runs `python -m closelook run`"):
         cluster.job_of("s3://bucket/run", f"{COMMAND} --set seed=1", {})
 
 

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from jobs.store import lock
-from jobs.store.lock import is_asked
+from closelook.jobs.store import lock
+from closelook.jobs.store.lock import is_asked
 from tests.jobs.forked import Forked
 from tests.jobs.inline import HOLD
 from tests.jobs.small import config_of, ended, prepared, relevance_of, rows_of

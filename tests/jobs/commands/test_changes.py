@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 
-from evaluation.report.results import CellKey, Variant
-from evaluation.scoring.samples import VARIANT
-from jobs.commands.roots import changes as module
-from jobs.commands.roots.changes import changes
+from closelook.evaluation.report.results import CellKey, Variant
+from closelook.evaluation.scoring.samples import VARIANT
+from closelook.jobs.commands.roots import changes as module
+from closelook.jobs.commands.roots.changes import changes
 
 CELL = CellKey("gpt2", "sva", "float32", "lrp")
 TARGET, CONTRASTIVE = (Variant(name, "full", "non_special", "full") for name in ("target", "contrastive"))

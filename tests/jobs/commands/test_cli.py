@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from benchmarks import BENCHES
-from jobs.commands.roots import commands
-from jobs.plan.cells import make_plan
-from jobs.store import TEMPORARY, Store
-from jobs.store.lock import run_lock
+from closelook.jobs.commands.roots import commands
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.store import TEMPORARY, Store
+from closelook.jobs.store.lock import run_lock
 from tests.jobs.hub import Hub
 from tests.jobs.small import REPOSITORY, config_of, ended, prepared, rows_of, save_model
 from tests.jobs.small import closelook as run_closelook
@@ -258,13 +258,13 @@ def test_a_folder_without_a_tokenizer_is_one_line_that_says_so(closelook, tmp_pa
 
 @pytest.mark.parametrize("arguments", [["--config", "dmo"], ["--set", "tokn_budget=3"]])
 def test_a_mistake_in_a_config_is_told_before_anything_heavy_is_imported(arguments):
-    run = "import sys; from jobs.__main__ import main\ntry: main()\nfinally: print(*sys.modules)"
+    run = "import sys; from closelook.jobs.__main__ import main\ntry: main()\nfinally: print(*sys.modules)"
     command = [sys.executable, "-c", run, "run", "--config", "smoke", *arguments]
     process = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, check=False)
     assert process.returncode == 2
     assert len(process.stderr.splitlines()) == 1
     imported = set(process.stdout.split())
-    assert "jobs.config" in imported
+    assert "closelook.jobs.config" in imported
     assert not imported & {"torch", "transformers", "ray", "pyarrow", "numpy", "datasets", "spacy", "matplotlib"}
 
 

@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 import closelook
-import jobs.__main__ as cli
-from jobs.commands import terminal
+import closelook.jobs.__main__ as cli
+from closelook.jobs.commands import terminal
 
 MODEL = "demo/gpt2"
 TWO_SPACES = "The keys  to"  # a space alone is printed as a sign that few encodings have

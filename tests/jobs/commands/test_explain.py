@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import closelook as front
-from jobs.methods import METHODS
-from lrp_core import Batch, load_model
+from closelook.jobs.methods import METHODS
+from closelook.lrp_core import Batch, load_model
 
 
 def test_a_sentence_is_explained_in_the_terminal_and_on_a_page(closelook, model, tmp_path):

@@ -16,8 +16,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from evaluation.benchmark.demo import model_dir
-from jobs.notebook.explaining import explain
+from closelook.evaluation.benchmark.demo import model_dir
+from closelook.jobs.notebook.explaining import explain
 from tests.tiny import tiny_model
 
 PROMPTS = [

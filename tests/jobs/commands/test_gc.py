@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from jobs.commands.roots import gc
-from jobs.commands.roots.status import collect
-from jobs.config import PruneConfig
-from jobs.plan.node import Cell, Plan, Run
-from jobs.products.pruning import pruning_of
-from jobs.store import Artifact, Ledger
-from lrp_core.records.types import Request
+from closelook.jobs.commands.roots import gc
+from closelook.jobs.commands.roots.status import collect
+from closelook.jobs.config import PruneConfig
+from closelook.jobs.plan.node import Cell, Plan, Run
+from closelook.jobs.products.pruning import pruning_of
+from closelook.jobs.store import Artifact, Ledger
+from closelook.lrp_core.records.types import Request
 from tests.stages import score_plan
 from tests.synthetic import CONFIG, a_cell, relevance_rows, write_benchmark, write_cell, write_store
 

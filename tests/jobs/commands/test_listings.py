@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from jobs.commands.listings.sums import FILE
-from jobs.methods import METHODS
-from lrp_core import Method, Option
-from lrp_core.families import FAMILIES
-from lrp_core.records.capabilities import POST_NORM
-from lrp_core.records.kinds import KINDS
-from lrp_core.records.registry import Registry
+from closelook.jobs.commands.listings.sums import FILE
+from closelook.jobs.methods import METHODS
+from closelook.lrp_core import Method, Option
+from closelook.lrp_core.families import FAMILIES
+from closelook.lrp_core.records.capabilities import POST_NORM
+from closelook.lrp_core.records.kinds import KINDS
+from closelook.lrp_core.records.registry import Registry
 from tests.jobs.small import REPOSITORY
 from tests.sums import measured
 
@@ -37,7 +37,7 @@ EXTRA = Method(
 def extended(monkeypatch):
     table = Registry("method", *METHODS.values(), group="closelook.none", record_class=Method)
     table.register(EXTRA, by="their-package")
-    for module in ("jobs.methods", "jobs.commands.listings.records"):
+    for module in ("closelook.jobs.methods", "closelook.jobs.commands.listings.records"):
         monkeypatch.setattr(f"{module}.METHODS", table)
 
 
@@ -115,6 +115,7 @@ def test_models_are_listed_by_kind_and_family_with_the_methods_they_lack_somethi
 
 @pytest.mark.parametrize("arguments", ["methods", "methods lrp", "models"])
 def test_listings_need_no_torch(arguments):
-    code = "import sys; from jobs.__main__ import app; app(standalone_mode=False); sys.exit('torch' in sys.modules)"
+    code = "import sys; from closelook.jobs.__main__ import app; app(standalone_mode=False); "
+    code += "sys.exit('torch' in sys.modules)"
     command = [sys.executable, "-c", code, *arguments.split()]
     assert subprocess.run(command, cwd=REPOSITORY, check=False, stdout=subprocess.DEVNULL).returncode == 0

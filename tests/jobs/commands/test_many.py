@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import closelook
-from jobs.commands.questions import many
-from jobs.commands.questions.answers import relevance_of_rows
+from closelook.jobs.commands.questions import many
+from closelook.jobs.commands.questions.answers import relevance_of_rows
 
 TEXTS = [" ".join(["the"] * length + ["dog", "walks"]) for length in (3, 14, 1, 9, 0, 5, 2, 4)]
 

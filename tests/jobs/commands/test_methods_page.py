@@ -1,14 +1,14 @@
 """docs/methods.md says what the records say."""
 
-from jobs.commands.listings.documents import rewritten
-from jobs.commands.listings.records import END, PAGE, START, page_table
-from jobs.methods import METHODS
-from lrp_core.records.registry import OURS
+from closelook.jobs.commands.listings.documents import rewritten
+from closelook.jobs.commands.listings.records import END, PAGE, START, page_table
+from closelook.jobs.methods import METHODS
+from closelook.lrp_core.records.registry import OURS
 
 
 def test_the_page_is_what_the_records_say():
     text = PAGE.read_text(encoding="utf-8")
-    assert rewritten(text, page_table(), START, END) == text, "run `python -m jobs.commands.listings.records`"
+    assert rewritten(text, page_table(), START, END) == text, "run `python -m closelook.jobs.commands.listings.records`"
 
 
 def test_every_method_of_ours_has_a_row_with_its_source():

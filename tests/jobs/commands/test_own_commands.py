@@ -8,12 +8,12 @@ import sys
 import pytest
 import yaml
 
-from jobs.commands.listings.config import END, PAGE, START, keys, page_table
-from jobs.commands.listings.documents import rewritten
-from jobs.config import RunConfig
-from jobs.methods import METHODS
-from jobs.store import Store
-from jobs.versions import extra_of
+from closelook.jobs.commands.listings.config import END, PAGE, START, keys, page_table
+from closelook.jobs.commands.listings.documents import rewritten
+from closelook.jobs.config import RunConfig
+from closelook.jobs.methods import METHODS
+from closelook.jobs.store import Store
+from closelook.jobs.versions import extra_of
 from tests.jobs.small import REPOSITORY
 from tests.stages import score_plan
 from tests.synthetic import CONFIG, a_cell, a_plan, relevance_rows, write_cell, write_run
@@ -30,7 +30,7 @@ def test_the_version_is_that_of_the_package(closelook):
 
 def test_the_page_of_keys_is_what_the_records_say():
     text = PAGE.read_text(encoding="utf-8")
-    assert rewritten(text, page_table(), START, END) == text, "run `python -m jobs.commands.listings.config`"
+    assert rewritten(text, page_table(), START, END) == text, "run `python -m closelook.jobs.commands.listings.config`"
 
 
 def test_every_key_is_explained_and_every_key_of_a_config_is_a_key():
@@ -225,7 +225,7 @@ REQUIRES = [
 
 
 def test_a_command_without_its_extra_is_one_line_that_names_it(closelook, monkeypatch, tmp_path):
-    monkeypatch.setattr("jobs.versions.requires", lambda name: REQUIRES)
+    monkeypatch.setattr("closelook.jobs.versions.requires", lambda name: REQUIRES)
     monkeypatch.setitem(sys.modules, "ray", None)
     closelook("prepare", "--config", "smoke", "--root", str(tmp_path))
     code, _, err = closelook("attribute", "--config", "smoke", "--root", str(tmp_path))
@@ -242,12 +242,12 @@ for name in ("ray", "spacy", "fastcoref"):
 import closelook
 print(closelook.explain("The keys to the cabinet", "are", "is", model="demo/gpt2"))
 """
-    paths = [str(REPOSITORY), str(REPOSITORY / "jobs" / "front")]
+    paths = [str(REPOSITORY), str(REPOSITORY / "src")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert done.stdout == "<Explanation of 'are rather than is' by demo/gpt2: attnlrp>\n", done.stderr
 
 
 def test_an_extra_is_known_by_the_modules_that_it_brings(monkeypatch):
-    monkeypatch.setattr("jobs.versions.requires", lambda name: REQUIRES)
+    monkeypatch.setattr("closelook.jobs.versions.requires", lambda name: REQUIRES)
     assert [extra_of(name) for name in ("ray", "spacy", "torch", "numpy")] == ["run", "annotate", None, None]

@@ -2,13 +2,13 @@
 
 import pytest
 
-from jobs.commands.roots.plan import costs, show
-from jobs.commands.roots.plan_costs import FLOPS, SLOW_FLOAT64, Basis, speed, without_nodes
-from jobs.config import RunConfig
-from jobs.config.file import ConfigError
-from jobs.plan.cells import make_plan
-from jobs.plan.node import Plan
-from jobs.store import Ledger, Store
+from closelook.jobs.commands.roots.plan import costs, show
+from closelook.jobs.commands.roots.plan_costs import FLOPS, SLOW_FLOAT64, Basis, speed, without_nodes
+from closelook.jobs.config import RunConfig
+from closelook.jobs.config.file import ConfigError
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.node import Plan
+from closelook.jobs.store import Ledger, Store
 
 SLOW = {"count": 3, "gpus": 1, "labels": {"float64": "slow"}}
 FAST = {"count": 1, "gpus": 1, "labels": {"float64": "fast"}}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.config.kept import FILE
+from closelook.jobs.config.kept import FILE
 from tests.jobs.small import config_of, prepared, rows_of
 
 READING = [

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.commands.submit import SECRETS, Request, sent
+from closelook.jobs.commands.submit import SECRETS, Request, sent
 
 KEYS = (
     ".env",

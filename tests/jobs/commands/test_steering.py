@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lrp_core import METHODS, Batch, load_model
-from lrp_core.interventions.neurons import neurons_scaled
+from closelook.lrp_core import METHODS, Batch, load_model
+from closelook.lrp_core.interventions.neurons import neurons_scaled
 
 ROOT = Path(__file__).parents[3]
 SENTENCE = ("w5 w7 w9", "--target", "w10", "--foil", "w11")

@@ -1,4 +1,4 @@
-"""`ray job submit -- python -m jobs run` and `closelook submit` against a head node, as docs/cluster.md says."""
+"""`ray job submit -- python -m closelook run` and `closelook submit` against a head node, as docs/cluster.md says."""
 
 import json
 import os
@@ -19,9 +19,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.config import RunConfig
-from jobs.store import Store
-from jobs.store.lock import run_lock
+from closelook.jobs.config import RunConfig
+from closelook.jobs.store import Store
+from closelook.jobs.store.lock import run_lock
 from tests.jobs.packages.test_example_package import built, using_all
 from tests.jobs.small import REPOSITORY, relevance_of
 from tests.patience import PATIENCE_S, wait_for
@@ -87,7 +87,8 @@ def _answers(port: int) -> bool:
 def submit(head, *arguments: str) -> tuple[int, str]:
     """(exit code, output) of a submitted job."""
     address, environment = head
-    command = [RAY, "job", "submit", "--address", address, "--working-dir", ".", "--", *arguments]
+    where = ["--working-dir", ".", "--runtime-env-json", '{"env_vars": {"PYTHONPATH": "src"}}']
+    command = [RAY, "job", "submit", "--address", address, *where, "--", *arguments]
     return _run(command, environment, subprocess.STDOUT)
 
 
@@ -103,10 +104,10 @@ def submitter(
 ) -> subprocess.Popen[str]:
     """`closelook submit run ...`, by default with the repository as the package of the job."""
     address, environment = head
-    command = [sys.executable, "-m", "jobs", "submit", "run", *package, *arguments]
+    command = [sys.executable, "-m", "closelook", "submit", "run", *package, *arguments]
     return subprocess.Popen(
         command,
-        env=environment | {"RAY_ADDRESS": address, "PYTHONPATH": str(REPOSITORY)},
+        env=environment | {"RAY_ADDRESS": address, "PYTHONPATH": str(REPOSITORY / "src")},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -120,7 +121,7 @@ def _run(command: list[str], environment: dict[str, str], errors: int | None) ->
 
 
 def job(root: Path, config: str = "smoke") -> list[str]:
-    return ["python", "-m", "jobs", "run", "--config", config, "--root", str(root)]
+    return ["python", "-m", "closelook", "run", "--config", config, "--root", str(root)]
 
 
 def relevance_under(root: Path):
@@ -235,7 +236,7 @@ def test_who_submits_again_follows_the_job_and_ends_it_cleanly_and_the_next_nigh
     out, _ = other.communicate(timeout=PATIENCE_S)
     assert other.returncode == 1
     assert re.search(
-        r"error: \S+/root is in use by the job closelook-[0-9a-f]{12}-1, which runs `python -m jobs run", out
+        r"error: \S+/root is in use by the job closelook-[0-9a-f]{12}-1, which runs `python -m closelook run", out
     )
 
     again = submitter(head, *slow(root))

@@ -8,12 +8,12 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 import closelook
-from evaluation.benchmark.demo import EVERY, model_dir
-from jobs.verification.registry import FOLDER, OURS, SHIPPED, Verified, known, read
-from lrp_core.families import FAMILIES
-from lrp_core.opening.loading import DTYPES
-from lrp_core.rules import scope
-from lrp_core.verification.agreement import ORDER
+from closelook.evaluation.benchmark.demo import EVERY, model_dir
+from closelook.jobs.verification.registry import FOLDER, OURS, SHIPPED, Verified, known, read
+from closelook.lrp_core.families import FAMILIES
+from closelook.lrp_core.opening.loading import DTYPES
+from closelook.lrp_core.rules import scope
+from closelook.lrp_core.verification.agreement import ORDER
 from tests.docs.test_blocks import PAGES, to_run
 from tests.tiny import tiny_model
 from tests.verified import WITH_LABELS

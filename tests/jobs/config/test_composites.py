@@ -2,9 +2,9 @@
 
 import pytest
 
-from jobs.config import RunConfig
-from jobs.config.file import ConfigError
-from jobs.config.methods import configured, left_open
+from closelook.jobs.config import RunConfig
+from closelook.jobs.config.file import ConfigError
+from closelook.jobs.config.methods import configured, left_open
 
 
 def loaded(composites, *methods, **more):

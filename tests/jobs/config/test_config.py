@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs.config import RunConfig
-from jobs.config.file import CONF_DIR, ConfigError
-from jobs.config.methods import configured
-from jobs.geometries import geometry_of
+from closelook.jobs.config import RunConfig
+from closelook.jobs.config.file import CONF_DIR, ConfigError
+from closelook.jobs.config.methods import configured
+from closelook.jobs.geometries import geometry_of
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONF_DIR.glob("*.yaml")))

@@ -3,12 +3,12 @@
 import pytest
 import yaml
 
-from jobs.config import RunConfig
-from jobs.config.kept import FILE, Difference, as_known, differences, keeping, kept
-from jobs.config.settings import PARTS
-from jobs.plan.cells import make_plan
-from jobs.store import Damaged, Store
-from lrp_core.records.types import UserError
+from closelook.jobs.config import RunConfig
+from closelook.jobs.config.kept import FILE, Difference, as_known, differences, keeping, kept
+from closelook.jobs.config.settings import PARTS
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.store import Damaged, Store
+from closelook.lrp_core.records.types import UserError
 from tests.jobs.small import config_of, prepared, rows_of
 
 

@@ -5,15 +5,15 @@ import re
 
 import pytest
 
-from jobs.config import RunConfig
-from jobs.config.file import ConfigError
+from closelook.jobs.config import RunConfig
+from closelook.jobs.config.file import ConfigError
 from tests.jobs.small import REPOSITORY, closelook, config_of, ended
 from tests.packages import install
 
 TAKEN = """
-from evaluation.scoring.metrics import Metric
-from evaluation.tasks import Task
-from lrp_core import Method
+from closelook.evaluation.scoring.metrics import Metric
+from closelook.evaluation.tasks import Task
+from closelook.lrp_core import Method
 
 LRP = Method("lrp", version=1, label="Another", explain="nowhere:nothing")
 SVA = Task(name="sva", title="another")
@@ -87,7 +87,7 @@ def test_a_mistyped_method_of_one_sentence_is_told_as_soon():
 def error_line(err):
     """The line of an error that is told before torch is imported, from what a process that says its imports writes."""
     imported = set(re.findall(r"^import time: .*\| +(\S+)$", err, re.MULTILINE))
-    assert "jobs.methods" in imported
+    assert "closelook.jobs.methods" in imported
     assert not imported & {"torch", "transformers", "ray"}
     (line,) = [line for line in err.splitlines() if not line.startswith("import time: ")]
     return line
@@ -111,7 +111,7 @@ def error_line(err):
 )
 def test_a_url_is_read_only_where_the_configuration_may_ask_for_it(path, hosts, message, tmp_path, model, monkeypatch):
     read = []
-    monkeypatch.setattr("jobs.config.known.has_foils", lambda path, columns: read.append(path) or True)
+    monkeypatch.setattr("closelook.jobs.config.known.has_foils", lambda path, columns: read.append(path) or True)
     for key, settings in {
         "tasks.mine.path": {"tasks": {"mine": {"source": "samples", "path": path}}},
         "neurons.corpus.path": {"neurons": {"tasks": {}, "corpus": {"source": "text", "path": path}}},

@@ -2,17 +2,17 @@
 
 import pytest
 
-from jobs import methods as table
-from jobs.config import RunConfig
-from jobs.config.methods import configured
-from jobs.methods import METHODS
-from jobs.plan.cells import make_plan, validate
-from jobs.plan.units import WorkerOptions
-from jobs.runner.worker import Worker
-from jobs.store import Ledger
-from lrp_core import Method
-from lrp_core.records.registry import Registry
-from lrp_core.records.types import UserError
+from closelook.jobs import methods as table
+from closelook.jobs.config import RunConfig
+from closelook.jobs.config.methods import configured
+from closelook.jobs.methods import METHODS
+from closelook.jobs.plan.cells import make_plan, validate
+from closelook.jobs.plan.units import WorkerOptions
+from closelook.jobs.runner.worker import Worker
+from closelook.jobs.store import Ledger
+from closelook.lrp_core import Method
+from closelook.lrp_core.records.registry import Registry
+from closelook.lrp_core.records.types import UserError
 from tests.jobs.small import config_of, prepared, relevance_of, rows_of
 from tests.stages import missing_work
 

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from jobs.config import RunConfig
-from jobs.config.kept import keeping, kept, load
-from jobs.plan.cells import validate
-from jobs.plan.models import resolve
-from jobs.plan.taken import tasks_of
-from jobs.store import Store
+from closelook.jobs.config import RunConfig
+from closelook.jobs.config.kept import keeping, kept, load
+from closelook.jobs.plan.cells import validate
+from closelook.jobs.plan.models import resolve
+from closelook.jobs.plan.taken import tasks_of
+from closelook.jobs.store import Store
 
 WORD = {"text": "The keys to the cabinet ___ old.", "target": "are", "foil": "is"}
 TEXT = {"text": "The famous telescope looked dull."}

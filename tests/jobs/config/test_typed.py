@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import closelook
-from jobs.config.methods import every_typed, typed
-from jobs.methods import METHODS
-from lrp_core.records.types import UserError
+from closelook.jobs.config.methods import every_typed, typed
+from closelook.jobs.methods import METHODS
+from closelook.lrp_core.records.types import UserError
 
 
 def test_options_stand_behind_colons_and_methods_between_commas():

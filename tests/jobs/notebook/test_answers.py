@@ -7,11 +7,11 @@ import torch
 from transformers import AutoTokenizer
 
 import closelook
-from evaluation.benchmark.demo import model_dir
-from evaluation.benchmark.encoding import encoding_of_ids
-from jobs.commands.questions.spans import Said, Span
-from lrp_core import Batch
-from lrp_core.verification.rules import without_biases
+from closelook.evaluation.benchmark.demo import model_dir
+from closelook.evaluation.benchmark.encoding import encoding_of_ids
+from closelook.jobs.commands.questions.spans import Said, Span
+from closelook.lrp_core import Batch
+from closelook.lrp_core.verification.rules import without_biases
 from tests.jobs.notebook.test_one_call import CHAT
 
 PROMPT, ANSWER = "The keys to the", "cabinet are old. The girl sees the dogs."
@@ -71,7 +71,7 @@ def test_all_spans_share_one_forward(gpt2):
 
 
 def test_more_rows_than_are_held_at_once_are_the_same(gpt2, monkeypatch):
-    from jobs.commands.questions import answers
+    from closelook.jobs.commands.questions import answers
 
     whole = of(gpt2, spans="token")["attnlrp"]
     monkeypatch.setattr(answers, "_AT_ONCE", 3)

@@ -17,10 +17,10 @@ from transformers import (
 )
 
 import closelook
-from evaluation.benchmark.demo import model_dir
-from evaluation.scoring.metrics import METRICS, lead
-from jobs.notebook import comparing
-from jobs.store import Store
+from closelook.evaluation.benchmark.demo import model_dir
+from closelook.evaluation.scoring.metrics import METRICS, lead
+from closelook.jobs.notebook import comparing
+from closelook.jobs.store import Store
 from tests.docs.test_blocks import PAGES, to_run
 from tests.jobs.inline import without_ray
 from tests.synthetic import write_run

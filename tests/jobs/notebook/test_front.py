@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import closelook
-from jobs import results
-from jobs.store import Store
-from lrp_core import Batch
+from closelook.jobs import results
+from closelook.jobs.store import Store
+from closelook.lrp_core import Batch
 from tests.synthetic import VARIANTS, Words, a_cell, relevance_rows, write_cell, write_run
 
 TEXT, PAIR = "The keys to the cabinet", {"target": "are", "foil": "is"}

@@ -5,9 +5,9 @@ import torch
 from transformers import AutoTokenizer
 
 import closelook
-from evaluation.benchmark.demo import model_dir
-from evaluation.benchmark.encoding import START
-from lrp_core.readers.predictions import with_predictions
+from closelook.evaluation.benchmark.demo import model_dir
+from closelook.evaluation.benchmark.encoding import START
+from closelook.lrp_core.readers.predictions import with_predictions
 from tests.tiny import tiny_model
 
 TEXT = "The keys to the cabinet"

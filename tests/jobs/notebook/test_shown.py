@@ -10,10 +10,10 @@ import torch
 from PIL import Image
 
 import closelook
-from evaluation.report.heatmaps.markup import latex
-from evaluation.report.heatmaps.tokens import Line, data, in_digits, least, share_of
-from jobs.plan.checkpoints import ModelUnavailable
-from lrp_core.records.types import UserError
+from closelook.evaluation.report.heatmaps.markup import latex
+from closelook.evaluation.report.heatmaps.tokens import Line, data, in_digits, least, share_of
+from closelook.jobs.plan.checkpoints import ModelUnavailable
+from closelook.lrp_core.records.types import UserError
 
 TEXT, PAIR = "The keys to the cabinet", {"target": "are", "foil": "is"}
 
@@ -250,7 +250,7 @@ def test_numbers_have_as_many_digits_as_tell_them_apart(gpt2, capsys):
 
 
 def small(view, batch):
-    from lrp_core.records.explained import without_sum
+    from closelook.lrp_core.records.explained import without_sum
 
     return without_sum(torch.full(batch.input_ids.shape, 1.2e-4), view.logits(view.hidden(batch), batch).detach())
 

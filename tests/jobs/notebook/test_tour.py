@@ -34,7 +34,7 @@ def data_of(notebook, kind: str) -> list[str]:
 def in_a_kernel(notebook):
     folder = Path.cwd()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, (REPOSITORY, REPOSITORY / "jobs" / "front"))))
+        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, (REPOSITORY, REPOSITORY / "src"))))
         patch.setenv("IPYTHONDIR", str(folder / "ipython"))
         NotebookClient(notebook, timeout=int(PATIENCE_S), resources={"metadata": {"path": str(folder)}}).execute()
 

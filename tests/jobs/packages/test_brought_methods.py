@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from jobs.methods import METHODS
-from jobs.plan.cells import make_plan
-from jobs.products.explaining import check_against_model, staying
-from jobs.store import Ledger, Store
-from lrp_core import Batch, Method, Request
-from lrp_core.records.explained import relevance_of
-from lrp_core.records.types import UserError
+from closelook.jobs.methods import METHODS
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.products.explaining import check_against_model, staying
+from closelook.jobs.store import Ledger, Store
+from closelook.lrp_core import Batch, Method, Request
+from closelook.lrp_core.records.explained import relevance_of
+from closelook.lrp_core.records.types import UserError
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.stages import attribute
 from tests.tiny import ragged_rows, tiny_classifier, tiny_model

@@ -15,13 +15,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from evaluation.benchmark.demo import model_dir
-from evaluation.schema import GENERIC, SCORES, VIEW
-from jobs.cluster.pools import LOCAL_SETTINGS, SETTINGS
-from jobs.config import RunConfig
-from jobs.config.file import ConfigError
-from jobs.store import Store
-from jobs.store.artifacts import samples_of
+from closelook.evaluation.benchmark.demo import model_dir
+from closelook.evaluation.schema import GENERIC, SCORES, VIEW
+from closelook.jobs.cluster.pools import LOCAL_SETTINGS, SETTINGS
+from closelook.jobs.config import RunConfig
+from closelook.jobs.config.file import ConfigError
+from closelook.jobs.store import Store
+from closelook.jobs.store.artifacts import samples_of
 from tests.jobs.forked import Forked
 from tests.jobs.small import REPOSITORY, ended
 from tests.patience import PATIENCE_S
@@ -35,7 +35,7 @@ import ray
 address, wheel, site, *arguments = sys.argv[1:]
 ray.init(address, runtime_env={"py_modules": [wheel]}, log_to_driver=False)
 sys.path.insert(0, site)
-from jobs.__main__ import main
+from closelook.jobs.__main__ import main
 
 @ray.remote(num_cpus=1)
 def home():

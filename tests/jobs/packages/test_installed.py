@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.schema import SCORES
-from jobs.store import Store
+from closelook.evaluation.schema import SCORES
+from closelook.jobs.store import Store
 from tests.installed import ROOMS, build_wheel, make_environment
 from tests.jobs.small import REPOSITORY
 from tests.packages import install
@@ -35,18 +35,14 @@ def environment(wheel, tmp_path_factory):
 
 def test_the_wheel_holds_every_file_of_the_packages_and_the_licences(wheel):
     packed = set(zipfile.ZipFile(wheel).namelist())
-    room = re.compile(rf"({'|'.join(ROOMS)})/")
     written = {
-        path.relative_to(REPOSITORY).as_posix()
+        f"closelook/{path.relative_to(REPOSITORY).as_posix()}"
         for name in ROOMS
         for path in (REPOSITORY / name).rglob("*")
         if path.is_file() and path.parent.name not in ("__pycache__", "images")  # pictures of the README
     }
-    front = "jobs/front/"
-    expected = {path.removeprefix(front) for path in written}
-    assert expected - packed == set()
-    assert {path for path in packed if room.match(path)} <= expected
-    assert not [path for path in packed if path.startswith(("benchmarks/", "tools/"))]
+    front = {f"closelook/{path.name}" for path in (REPOSITORY / "src" / "closelook").glob("*.py")}
+    assert {path for path in packed if ".dist-info/" not in path} == written | front
     licences = {path.name for path in (REPOSITORY / "docs" / "licences").iterdir()}
     assert {path.rpartition("/")[2] for path in packed if ".dist-info/licenses/" in path} == licences
 
@@ -107,7 +103,8 @@ def test_no_secret_of_the_environment_reaches_the_store_or_a_log(run, mine):
 @pytest.mark.ray
 def test_a_method_of_ones_own_is_in_the_report_of_a_run(environment, run, mine):
     folder, _ = environment
-    where, _ = run("python", "-c", "import closelook, jobs; print(closelook.__file__, jobs.__file__)")
+    code = "import closelook; from closelook import jobs; print(closelook.__file__, jobs.__file__)"
+    where, _ = run("python", "-c", code)
     assert [Path(path).is_relative_to(folder) for path in where.split()] == [True, True]
     (out, _), _ = mine
     assert "attribute: 3 computed, 0 up to date" in out

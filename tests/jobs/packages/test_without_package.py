@@ -104,7 +104,7 @@ def test_compare_tells_scores_of_both_runs_and_what_no_package_brings(left, comm
 
 
 def test_stored_relevance_is_loaded_whatever_brought_its_method_task_or_family(left):
-    from jobs.results import load
+    from closelook.jobs.results import load
 
     run = load(str(left.root))
     assert f"left out, since no installed package defines it: {', '.join(run.lacking)}" == LACKING

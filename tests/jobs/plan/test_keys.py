@@ -5,14 +5,14 @@ from importlib import import_module
 
 import pytest
 
-from jobs.config.methods import configured
-from jobs.methods import METHODS
-from jobs.plan import cells as planning
-from jobs.plan.cells import make_plan
-from jobs.plan.node import Run
-from jobs.products.controls import controlled
-from jobs.products.table import PRODUCTS, nodes
-from jobs.store import Ledger
+from closelook.jobs.config.methods import configured
+from closelook.jobs.methods import METHODS
+from closelook.jobs.plan import cells as planning
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.node import Run
+from closelook.jobs.products.controls import controlled
+from closelook.jobs.products.table import PRODUCTS, nodes
+from closelook.jobs.store import Ledger
 from tests.jobs.small import config_of, prepared, rows_of, save_model
 
 OPEN = {"attention_rollout": {"discard_threshold": [0.4, 0.9]}}
@@ -165,19 +165,19 @@ def test_a_new_version_of_a_method_makes_all_that_is_made_of_it_stale(keys, monk
 @pytest.mark.parametrize(
     ("module", "names"),
     [
-        ("jobs.plan.cells", {"relevance", *OF_ATTNLRP, *OF_RANDOM}),
-        ("jobs.plan.choices", {"trials"}),
-        ("jobs.products.neurons.contexts", {"contexts", *OF_CONTEXTS}),
-        ("jobs.plan.choices:CURVES_VERSION", {"trials", "curves"}),
-        ("jobs.products.neurons.heatmaps", {"heatmaps"}),
-        ("jobs.products.neurons.knockouts", {"knockouts"}),
-        ("jobs.products.whole:BENCH_VERSION", {"bench"}),
-        ("jobs.products.pruning", {"pruning"}),
-        ("jobs.products.controls.randomisation", {"randomisation"}),
-        ("jobs.products.controls.rewritten", {"rewritten"}),
-        ("jobs.products.controls.shapley", {"shapley"}),
-        ("jobs.products.neurons.writings", {"writings"}),
-        ("evaluation.scoring.metrics", {"scores", "layer_scores"}),
+        ("closelook.jobs.plan.cells", {"relevance", *OF_ATTNLRP, *OF_RANDOM}),
+        ("closelook.jobs.plan.choices", {"trials"}),
+        ("closelook.jobs.products.neurons.contexts", {"contexts", *OF_CONTEXTS}),
+        ("closelook.jobs.plan.choices:CURVES_VERSION", {"trials", "curves"}),
+        ("closelook.jobs.products.neurons.heatmaps", {"heatmaps"}),
+        ("closelook.jobs.products.neurons.knockouts", {"knockouts"}),
+        ("closelook.jobs.products.whole:BENCH_VERSION", {"bench"}),
+        ("closelook.jobs.products.pruning", {"pruning"}),
+        ("closelook.jobs.products.controls.randomisation", {"randomisation"}),
+        ("closelook.jobs.products.controls.rewritten", {"rewritten"}),
+        ("closelook.jobs.products.controls.shapley", {"shapley"}),
+        ("closelook.jobs.products.neurons.writings", {"writings"}),
+        ("closelook.evaluation.scoring.metrics", {"scores", "layer_scores"}),
     ],
 )
 def test_a_new_version_of_a_product_makes_it_and_all_that_is_made_of_it_stale(module, names, keys, monkeypatch):

@@ -10,23 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.benchmark.demo import EVERY, model_dir
-from jobs.config import ModelConfig
-from jobs.plan import known as facts
-from jobs.plan.cells import make_plan
-from jobs.plan.inputs import read_inputs
-from jobs.plan.known import FILE, Known, stamp_of
-from jobs.plan.models import reading_of, resolve
-from jobs.plan.node import Run
-from jobs.products.table import nodes
-from jobs.stages import run as stages
-from jobs.store import Ledger, Store, StoreError
-from jobs.store.artifacts import views_of
+from closelook.evaluation.benchmark.demo import EVERY, model_dir
+from closelook.jobs.config import ModelConfig
+from closelook.jobs.plan import known as facts
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.inputs import read_inputs
+from closelook.jobs.plan.known import FILE, Known, stamp_of
+from closelook.jobs.plan.models import reading_of, resolve
+from closelook.jobs.plan.node import Run
+from closelook.jobs.products.table import nodes
+from closelook.jobs.stages import run as stages
+from closelook.jobs.store import Ledger, Store, StoreError
+from closelook.jobs.store.artifacts import views_of
 from tests.jobs.small import REPOSITORY, config_of, prepared, rows_of
 
 STATUS = """
 import json, sys
-from jobs.__main__ import main
+from closelook.jobs.__main__ import main
 try:
     main()
 except SystemExit:

@@ -15,15 +15,15 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 from transformers import AutoConfig, ViTConfig
 
-from jobs.config import ModelConfig, RunConfig
-from jobs.geometries import GEOMETRIES
-from jobs.plan.checkpoints import ModelUnavailable, hash_files, hub_reachable, numbers_of, preprocessing_of
-from jobs.plan.known import stamp_of
-from jobs.plan.models import load_tokenizer, open_view, resolve, tokenizer_key
-from jobs.plan.units import WorkerOptions
-from jobs.products.explaining import Explainer
-from lrp_core import METHODS, Batch, Request, load_model
-from lrp_core.records.types import UserError
+from closelook.jobs.config import ModelConfig, RunConfig
+from closelook.jobs.geometries import GEOMETRIES
+from closelook.jobs.plan.checkpoints import ModelUnavailable, hash_files, hub_reachable, numbers_of, preprocessing_of
+from closelook.jobs.plan.known import stamp_of
+from closelook.jobs.plan.models import load_tokenizer, open_view, resolve, tokenizer_key
+from closelook.jobs.plan.units import WorkerOptions
+from closelook.jobs.products.explaining import Explainer
+from closelook.lrp_core import METHODS, Batch, Request, load_model
+from closelook.lrp_core.records.types import UserError
 from tests.adapters import adapted
 from tests.jobs.small import rows_of, save_model
 from tests.tiny import tiny_classifier, tiny_model

@@ -5,20 +5,20 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from evaluation.schema import VIEW
-from jobs.commands.roots.plan_costs import Basis, finer_costs
-from jobs.config.methods import configured
-from jobs.config.settings import FINER_KEYS
-from jobs.methods import METHODS
-from jobs.plan import cells as planning
-from jobs.plan.cells import make_plan, validate
-from jobs.plan.finer import KEPT
-from jobs.plan.inputs import Inputs
-from jobs.products.relevance import FINER
-from jobs.products.table import stale
-from jobs.store import Ledger
-from lrp_core.records.capabilities import POST_NORM
-from lrp_core.records.types import UserError
+from closelook.evaluation.schema import VIEW
+from closelook.jobs.commands.roots.plan_costs import Basis, finer_costs
+from closelook.jobs.config.methods import configured
+from closelook.jobs.config.settings import FINER_KEYS
+from closelook.jobs.methods import METHODS
+from closelook.jobs.plan import cells as planning
+from closelook.jobs.plan.cells import make_plan, validate
+from closelook.jobs.plan.finer import KEPT
+from closelook.jobs.plan.inputs import Inputs
+from closelook.jobs.products.relevance import FINER
+from closelook.jobs.products.table import stale
+from closelook.jobs.store import Ledger
+from closelook.lrp_core.records.capabilities import POST_NORM
+from closelook.lrp_core.records.types import UserError
 from tests.jobs.small import config_of, prepared, rows_of, save_model
 
 

@@ -4,13 +4,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from jobs.config import RunConfig
-from jobs.config.methods import configured
-from jobs.methods import METHODS, applicable
-from jobs.plan.cells import requests_of
-from jobs.plan.forwards import forwards, forwards_of_labels
-from jobs.products.explaining import Explainer
-from lrp_core import Request
+from closelook.jobs.config import RunConfig
+from closelook.jobs.config.methods import configured
+from closelook.jobs.methods import METHODS, applicable
+from closelook.jobs.plan.cells import requests_of
+from closelook.jobs.plan.forwards import forwards, forwards_of_labels
+from closelook.jobs.products.explaining import Explainer
+from closelook.lrp_core import Request
 from tests.tiny import tiny_classifier, tiny_model
 
 TOKENS = 9

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation.schema import VIEW
-from evaluation.scoring.faithfulness.flips import Flips
-from jobs.plan import inputs
-from jobs.plan.inputs import Inputs, read_inputs, samples_of
-from jobs.plan.spool import digest_of, file_of, gather, spooled
-from jobs.plan.units import cut_by_tokens, cut_units
-from jobs.products import curves
-from jobs.store import Ledger, Store
-from jobs.store.artifacts import views_of
+from closelook.evaluation.schema import VIEW
+from closelook.evaluation.scoring.faithfulness.flips import Flips
+from closelook.jobs.plan import inputs
+from closelook.jobs.plan.inputs import Inputs, read_inputs, samples_of
+from closelook.jobs.plan.spool import digest_of, file_of, gather, spooled
+from closelook.jobs.plan.units import cut_by_tokens, cut_units
+from closelook.jobs.products import curves
+from closelook.jobs.store import Ledger, Store
+from closelook.jobs.store.artifacts import views_of
 from tests.jobs.small import rows_of
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from evaluation.schema import REJECT, RUNTIME
-from jobs.cluster.executor import executed_by
-from jobs.config import MethodConfig
-from jobs.plan.cells import make_plan
-from jobs.runner import driver as stage
-from jobs.runner.worker import Worker
-from jobs.store import Ledger
+from closelook.evaluation.schema import REJECT, RUNTIME
+from closelook.jobs.cluster.executor import executed_by
+from closelook.jobs.config import MethodConfig
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.runner import driver as stage
+from closelook.jobs.runner.worker import Worker
+from closelook.jobs.store import Ledger
 from tests.jobs.inline import Unused, without_ray
 from tests.jobs.small import VOCABULARY, config_of, prepared, relevance_of, rows_of, save_model
 from tests.stages import attribute
@@ -103,7 +103,7 @@ def test_a_row_that_kills_its_process_is_given_up_after_a_few_attempts(
 ):
     class Deadly(Worker):
         def __call__(self, table):
-            from jobs.products.explaining import Explainer
+            from closelook.jobs.products.explaining import Explainer
 
             whole = Explainer.batch
 
@@ -137,10 +137,10 @@ def test_rejects_of_an_attempt_that_was_killed_are_those_of_no_cell(again, monke
 
     class Killed(Worker):
         def __call__(self, table):
-            import jobs.store.files
-            from jobs.products.explaining import Explainer
+            import closelook.jobs.store.files
+            from closelook.jobs.products.explaining import Explainer
 
-            whole, write = Explainer.batch, jobs.store.files._write_local
+            whole, write = Explainer.batch, closelook.jobs.store.files._write_local
 
             def batch(explainer, rows):
                 if any(row["sample_id"] == "s003" for row in rows) and not mark.exists():
@@ -153,7 +153,7 @@ def test_rejects_of_an_attempt_that_was_killed_are_those_of_no_cell(again, monke
                     os.kill(os.getpid(), signal.SIGKILL)
                 write(target, data)
 
-            Explainer.batch, jobs.store.files._write_local = batch, dying
+            Explainer.batch, closelook.jobs.store.files._write_local = batch, dying
             return super().__call__(table)
 
     config, store = again
@@ -169,7 +169,7 @@ def test_rejects_of_an_attempt_that_was_killed_are_those_of_no_cell(again, monke
 
 
 def test_out_of_memory_halves_a_batch_and_goes_on(undisturbed, again, inline, monkeypatch):
-    from jobs.products.explaining import Explainer
+    from closelook.jobs.products.explaining import Explainer
 
     whole = Explainer.batch
 
@@ -213,9 +213,9 @@ def test_a_model_that_cannot_be_loaded_fails_its_own_cells_and_no_others(
 def test_a_full_disk_ends_the_run_with_a_clear_line_and_the_next_run_completes_it(
     undisturbed, again, inline, monkeypatch
 ):
-    import jobs.store.files
+    import closelook.jobs.store.files
 
-    write = jobs.store.files._write_local
+    write = closelook.jobs.store.files._write_local
 
     def full(target, data):
         if "attnlrp" in target:
@@ -224,7 +224,7 @@ def test_a_full_disk_ends_the_run_with_a_clear_line_and_the_next_run_completes_i
 
     config, store = again
     with monkeypatch.context() as patch:
-        patch.setattr(jobs.store.files, "_write_local", full)
+        patch.setattr(closelook.jobs.store.files, "_write_local", full)
         summary = attribute(config, store)
     assert len(summary.failures) == 1
     assert f"no space left under {store.root}" in summary.failures[0]
@@ -259,7 +259,7 @@ def test_a_worker_told_to_end_in_a_batch_does_so_and_one_killed_in_a_batch_costs
 
         def _compute(self, *arguments):
             if not told.exists():
-                from jobs.cluster import reports as notice
+                from closelook.jobs.cluster import reports as notice
 
                 notice.FINISH_S = 1.0  # the batch is far from its end after 12 s, too
                 told.write_text(str(os.getpid()))

@@ -5,11 +5,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from evaluation.schema import SOURCES
-from jobs.plan.cells import make_plan
-from jobs.plan.node import Run
-from jobs.products.answers import sources
-from jobs.store import Ledger
+from closelook.evaluation.schema import SOURCES
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.node import Run
+from closelook.jobs.products.answers import sources
+from closelook.jobs.store import Ledger
 from tests.copying import copying_model, copying_rows
 from tests.jobs.answering import computed, run_of
 

@@ -12,21 +12,21 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from evaluation.schema import ACTIVATIONS, CONTEXTS
-from jobs.commands.roots.gc import garbage
-from jobs.commands.roots.plan import contexts_line
-from jobs.commands.roots.plan_costs import Basis
-from jobs.commands.roots.status import collect
-from jobs.plan import corpus as plan_corpus
-from jobs.plan.cells import make_plan
-from jobs.plan.node import Run
-from jobs.products.neurons import contexts
-from jobs.runner import driver
-from jobs.runner.worker import Worker
-from jobs.store import Ledger, Store
-from lrp_core import Batch, UserError, load_model
-from lrp_core.neurons import activity
-from lrp_core.neurons.near_ties import ROUNDING
+from closelook.evaluation.schema import ACTIVATIONS, CONTEXTS
+from closelook.jobs.commands.roots.gc import garbage
+from closelook.jobs.commands.roots.plan import contexts_line
+from closelook.jobs.commands.roots.plan_costs import Basis
+from closelook.jobs.commands.roots.status import collect
+from closelook.jobs.plan import corpus as plan_corpus
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.node import Run
+from closelook.jobs.products.neurons import contexts
+from closelook.jobs.runner import driver
+from closelook.jobs.runner.worker import Worker
+from closelook.jobs.store import Ledger, Store
+from closelook.lrp_core import Batch, UserError, load_model
+from closelook.lrp_core.neurons import activity
+from closelook.lrp_core.neurons.near_ties import ROUNDING
 from tests.jobs.forked import FORKS
 from tests.jobs.inline import HOLD, without_ray
 from tests.jobs.small import config_of, prepared, rows_of, save_model

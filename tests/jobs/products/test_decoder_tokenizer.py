@@ -6,16 +6,16 @@ import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from evaluation.schema import VIEW
-from jobs.config import RunConfig
-from jobs.notebook.explaining import explain
-from jobs.plan.cells import make_plan
-from jobs.plan.node import Run
-from jobs.stages.prepare import prepare
-from jobs.stages.report.results import results_of
-from jobs.stages.report.samples import explorer
-from jobs.store import Ledger, Store
-from lrp_core.records.types import UserError
+from closelook.evaluation.schema import VIEW
+from closelook.jobs.config import RunConfig
+from closelook.jobs.notebook.explaining import explain
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.node import Run
+from closelook.jobs.stages.prepare import prepare
+from closelook.jobs.stages.report.results import results_of
+from closelook.jobs.stages.report.samples import explorer
+from closelook.jobs.store import Ledger, Store
+from closelook.lrp_core.records.types import UserError
 from tests.stages import attribute, evaluate
 from tests.tiny import tiny_model
 

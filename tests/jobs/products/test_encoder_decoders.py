@@ -7,19 +7,19 @@ import pyarrow as pa
 import pytest
 import torch
 
-from evaluation.schema import CURVES, PRUNING, RELEVANCE, VIEW
-from jobs.config import RunConfig
-from jobs.plan.cells import make_plan
-from jobs.plan.models import load_tokenizer
-from jobs.plan.node import Run
-from jobs.products.curves import curves_of
-from jobs.products.pruning import pruning_of
-from jobs.stages.prepare import prepare
-from jobs.stages.report.results import results_of
-from jobs.stages.report.samples import explorer
-from jobs.store import Ledger, Store
-from lrp_core import METHODS, Batch, load_model
-from lrp_core.readers.readout import rows_for
+from closelook.evaluation.schema import CURVES, PRUNING, RELEVANCE, VIEW
+from closelook.jobs.config import RunConfig
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.models import load_tokenizer
+from closelook.jobs.plan.node import Run
+from closelook.jobs.products.curves import curves_of
+from closelook.jobs.products.pruning import pruning_of
+from closelook.jobs.stages.prepare import prepare
+from closelook.jobs.stages.report.results import results_of
+from closelook.jobs.stages.report.samples import explorer
+from closelook.jobs.store import Ledger, Store
+from closelook.lrp_core import METHODS, Batch, load_model
+from closelook.lrp_core.readers.readout import rows_for
 from tests.jobs.inline import without_ray
 from tests.oracles import faithfulness as oracle
 from tests.stages import attribute, evaluate, perturb, prune

@@ -6,21 +6,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from evaluation.report.table import MISSING
-from evaluation.schema import SCORES, SCORES_SAMPLES, VIEW, SchemaMismatch
-from evaluation.scoring.metrics import METRICS, metric
-from evaluation.scoring.samples import VARIANT
-from evaluation.tasks import TASKS
-from jobs.cluster.reports import NOTICE, unit_in_hand
-from jobs.config import RunConfig
-from jobs.plan.node import Run
-from jobs.products import scores as scoring
-from jobs.products.scores import SCORES as SCORES_PRODUCT
-from jobs.runner import driver
-from jobs.stages import report
-from jobs.stages.report.results import results_of
-from jobs.store import Ledger
-from jobs.store.artifacts import views_of
+from closelook.evaluation.report.table import MISSING
+from closelook.evaluation.schema import SCORES, SCORES_SAMPLES, VIEW, SchemaMismatch
+from closelook.evaluation.scoring.metrics import METRICS, metric
+from closelook.evaluation.scoring.samples import VARIANT
+from closelook.evaluation.tasks import TASKS
+from closelook.jobs.cluster.reports import NOTICE, unit_in_hand
+from closelook.jobs.config import RunConfig
+from closelook.jobs.plan.node import Run
+from closelook.jobs.products import scores as scoring
+from closelook.jobs.products.scores import SCORES as SCORES_PRODUCT
+from closelook.jobs.runner import driver
+from closelook.jobs.stages import report
+from closelook.jobs.stages.report.results import results_of
+from closelook.jobs.store import Ledger
+from closelook.jobs.store.artifacts import views_of
 from tests.stages import missing_work, score_plan
 from tests.synthetic import CONFIG, a_cell, a_plan, relevance_rows, write_benchmark, write_cell, write_store
 

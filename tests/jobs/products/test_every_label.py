@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from evaluation.report.heatmaps.tokens import EVERY_LABEL
-from evaluation.schema import LABELS, RELEVANCE, SCORES
-from jobs.commands.roots.plan import show
-from jobs.config.file import ConfigError
-from jobs.methods import METHODS
-from jobs.plan.cells import make_plan
-from jobs.plan.forwards import forwards_of_labels
-from jobs.stages.prepare import prepare
-from jobs.stages.report import report
-from jobs.store import Ledger, Store
+from closelook.evaluation.report.heatmaps.tokens import EVERY_LABEL
+from closelook.evaluation.schema import LABELS, RELEVANCE, SCORES
+from closelook.jobs.commands.roots.plan import show
+from closelook.jobs.config.file import ConfigError
+from closelook.jobs.methods import METHODS
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.forwards import forwards_of_labels
+from closelook.jobs.stages.prepare import prepare
+from closelook.jobs.stages.report import report
+from closelook.jobs.store import Ledger, Store
 from tests.jobs.inline import without_ray
 from tests.jobs.labelled import SST2, STS, run_of, save
 from tests.leaves import first_leaf

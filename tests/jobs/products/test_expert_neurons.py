@@ -5,15 +5,15 @@ import json
 import pytest
 import torch
 
-from evaluation.schema import ACTIVATIONS, KNOCKOUTS, NEURONS
-from jobs.plan.cells import make_plan
-from jobs.plan.node import Run
-from jobs.products.neurons import contexts
-from jobs.products.neurons.knockouts import knockouts_of
-from jobs.stages.report import report
-from jobs.store import Ledger
-from lrp_core import Batch, load_model
-from lrp_core.neurons.logit_lens import writing
+from closelook.evaluation.schema import ACTIVATIONS, KNOCKOUTS, NEURONS
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.node import Run
+from closelook.jobs.products.neurons import contexts
+from closelook.jobs.products.neurons.knockouts import knockouts_of
+from closelook.jobs.stages.report import report
+from closelook.jobs.store import Ledger
+from closelook.lrp_core import Batch, load_model
+from closelook.lrp_core.neurons.logit_lens import writing
 from tests.jobs.small import config_of, prepared, rows_of, save_model
 from tests.leaves import first_leaf
 from tests.stages import attribute, neurons

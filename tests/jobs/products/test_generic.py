@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from jobs.config import RunConfig
-from jobs.config.file import ConfigError
-from jobs.plan.cells import make_plan, validate
-from lrp_core import METHODS, Batch, load_model
+from closelook.jobs.config import RunConfig
+from closelook.jobs.config.file import ConfigError
+from closelook.jobs.plan.cells import make_plan, validate
+from closelook.lrp_core import METHODS, Batch, load_model
 from tests.jobs.small import config_of, prepared, relevance_of, rows_of, save_model
 from tests.stages import attribute
 

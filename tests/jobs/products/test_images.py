@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.benchmark.pictures import encoded
-from evaluation.benchmark.sources.pictures import hub_rows
-from evaluation.schema import CURVES, RELEVANCE, VIEW
-from evaluation.scoring.faithfulness.flips import Flips, Ranking, tie_order
-from jobs.config import ModelConfig, RunConfig
-from jobs.geometries import geometry_of
-from jobs.plan.cells import make_plan
-from jobs.plan.models import resolve
-from jobs.plan.taken import tasks_of
-from jobs.products.curves import curves_of
-from jobs.products.drawing import Claim, Drawing, shared_by_pixels
-from jobs.stages.prepare import prepare
-from jobs.store import Ledger, Store
-from lrp_core import load_model
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.pictures import encoded
+from closelook.evaluation.benchmark.sources.pictures import hub_rows
+from closelook.evaluation.schema import CURVES, RELEVANCE, VIEW
+from closelook.evaluation.scoring.faithfulness.flips import Flips, Ranking, tie_order
+from closelook.jobs.config import ModelConfig, RunConfig
+from closelook.jobs.geometries import geometry_of
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.models import resolve
+from closelook.jobs.plan.taken import tasks_of
+from closelook.jobs.products.curves import curves_of
+from closelook.jobs.products.drawing import Claim, Drawing, shared_by_pixels
+from closelook.jobs.stages.prepare import prepare
+from closelook.jobs.store import Ledger, Store
+from closelook.lrp_core import load_model
+from closelook.lrp_core.records.types import UserError
 from tests.jobs.small import config_of
 from tests.stages import attribute, perturb, select
 
@@ -39,8 +39,8 @@ def view(resolved):
 
 @pytest.fixture(scope="module")
 def rows(resolved):
-    from evaluation.benchmark.demo import generate
-    from evaluation.benchmark.pictures import look
+    from closelook.evaluation.benchmark.demo import generate
+    from closelook.evaluation.benchmark.pictures import look
 
     views, rejects = look(generate("shapes", 3), resolved.preprocessing)
     assert not rejects
@@ -202,7 +202,7 @@ def test_a_model_of_images_without_settings_is_one_line(tmp_path, resolved):
 @pytest.fixture(scope="module")
 def shape(tmp_path_factory):
     """The file of a generated image."""
-    from evaluation.benchmark.demo import generate
+    from closelook.evaluation.benchmark.demo import generate
 
     path = tmp_path_factory.mktemp("shape") / "shape.png"
     path.write_bytes(next(generate("shapes", 1))["image"])

@@ -6,18 +6,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from evaluation.schema import CURVES, PRUNING
-from evaluation.scoring.faithfulness.shares import shares_of
-from evaluation.scoring.intervals import Resampling
-from jobs.plan.cells import make_plan, validate
-from jobs.plan.node import Run
-from jobs.products.curves import curves_of as curve_nodes
-from jobs.products.pruning import pruning_of
-from jobs.stages.prepare import prepare
-from jobs.stages.report import report
-from jobs.store import Ledger, Store
-from lrp_core import METHODS as EVERY_METHOD
-from lrp_core import Batch, load_model
+from closelook.evaluation.schema import CURVES, PRUNING
+from closelook.evaluation.scoring.faithfulness.shares import shares_of
+from closelook.evaluation.scoring.intervals import Resampling
+from closelook.jobs.plan.cells import make_plan, validate
+from closelook.jobs.plan.node import Run
+from closelook.jobs.products.curves import curves_of as curve_nodes
+from closelook.jobs.products.pruning import pruning_of
+from closelook.jobs.stages.prepare import prepare
+from closelook.jobs.stages.report import report
+from closelook.jobs.store import Ledger, Store
+from closelook.lrp_core import METHODS as EVERY_METHOD
+from closelook.lrp_core import Batch, load_model
 from tests.jobs.inline import without_ray
 from tests.jobs.labelled import METHODS, STS, curves_of, logits, run_of, views_of, write_folders
 from tests.jobs.small import relevance_of

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.schema import LAYER_SCORES, LAYER_SCORES_SAMPLES, LAYERS
-from jobs.commands.roots.status import collect
-from jobs.methods import METHODS
-from jobs.plan.cells import make_plan
-from jobs.plan.node import Run
-from jobs.stages.report.parts.layers import layers_part
-from jobs.stages.report.reported import Reported
-from jobs.stages.report.results import results_of
-from jobs.store import Ledger
-from lrp_core import Batch, Method, load_model
+from closelook.evaluation.schema import LAYER_SCORES, LAYER_SCORES_SAMPLES, LAYERS
+from closelook.jobs.commands.roots.status import collect
+from closelook.jobs.methods import METHODS
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.node import Run
+from closelook.jobs.stages.report.parts.layers import layers_part
+from closelook.jobs.stages.report.reported import Reported
+from closelook.jobs.stages.report.results import results_of
+from closelook.jobs.store import Ledger
+from closelook.lrp_core import Batch, Method, load_model
 from tests.jobs.small import config_of, prepared, rows_of, save_model
 from tests.oracles import metrics as oracles_metrics
 from tests.stages import attribute, evaluate

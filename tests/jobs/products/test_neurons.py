@@ -4,26 +4,26 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from evaluation.schema import ACTIVATIONS, CONTEXTS, HEATMAPS, KNOCKOUTS, NEURONS, VIEW, WRITINGS
-from evaluation.scoring.head_orders import ACTIVATION, RANDOM
-from jobs.commands.roots.status import collect
-from jobs.config import RunConfig
-from jobs.methods import METHODS
-from jobs.plan import corpus as plan_corpus
-from jobs.plan.cells import make_plan
-from jobs.plan.models import open_view
-from jobs.plan.node import Run
-from jobs.products.neurons import contexts
-from jobs.products.neurons import knockouts as stage
-from jobs.products.neurons.heatmaps import explained, heatmaps_of
-from jobs.products.neurons.knockouts import knockouts_of
-from jobs.products.neurons.writings import writings_of
-from jobs.runner import worker
-from jobs.stages.report import report
-from jobs.store import Ledger
-from lrp_core import Batch, UserError, load_model
-from lrp_core.neurons.contexts import Context, explain_context
-from lrp_core.neurons.logit_lens import nearest_tokens, writing
+from closelook.evaluation.schema import ACTIVATIONS, CONTEXTS, HEATMAPS, KNOCKOUTS, NEURONS, VIEW, WRITINGS
+from closelook.evaluation.scoring.head_orders import ACTIVATION, RANDOM
+from closelook.jobs.commands.roots.status import collect
+from closelook.jobs.config import RunConfig
+from closelook.jobs.methods import METHODS
+from closelook.jobs.plan import corpus as plan_corpus
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.models import open_view
+from closelook.jobs.plan.node import Run
+from closelook.jobs.products.neurons import contexts
+from closelook.jobs.products.neurons import knockouts as stage
+from closelook.jobs.products.neurons.heatmaps import explained, heatmaps_of
+from closelook.jobs.products.neurons.knockouts import knockouts_of
+from closelook.jobs.products.neurons.writings import writings_of
+from closelook.jobs.runner import worker
+from closelook.jobs.stages.report import report
+from closelook.jobs.store import Ledger
+from closelook.lrp_core import Batch, UserError, load_model
+from closelook.lrp_core.neurons.contexts import Context, explain_context
+from closelook.lrp_core.neurons.logit_lens import nearest_tokens, writing
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.leaves import first_leaf, island
 from tests.stages import attribute, evaluate, neurons
@@ -318,7 +318,7 @@ def test_neurons_have_their_mean_over_the_corpus_instead_where_the_config_says_s
 
 def ranked_by(ranking, ledger, artifact, view, row):
     """(layer, neuron) of a sample, the first to go first."""
-    from evaluation.scoring.neuron_ablation import NeuronAblation
+    from closelook.evaluation.scoring.neuron_ablation import NeuronAblation
 
     if ranking == "attnlrp":
         rows = ledger.read(artifact, NEURONS).to_pylist()
@@ -373,7 +373,7 @@ def activations(view, batch):
 
 
 def test_the_activation_ranking_is_by_the_largest_over_positions_and_random_ones_differ_by_sample(run, model):
-    from evaluation.scoring.neuron_ablation import NeuronAblation
+    from closelook.evaluation.scoring.neuron_ablation import NeuronAblation
 
     view, rows = load_model(model), rows_of(8)
     knockout = NeuronAblation(view, (5,), "target", 0, 4096)
@@ -439,10 +439,10 @@ def test_every_task_is_knocked_out_in_its_own_precision(tmp_path, model, inline,
 
 
 def test_neurons_of_a_model_of_images_are_knocked_out_and_random_ones_differ_by_image(tmp_path, inline):
-    from evaluation.scoring.neuron_ablation import NeuronAblation
-    from jobs.plan.models import resolve
-    from jobs.stages.prepare import prepare
-    from jobs.store import Store
+    from closelook.evaluation.scoring.neuron_ablation import NeuronAblation
+    from closelook.jobs.plan.models import resolve
+    from closelook.jobs.stages.prepare import prepare
+    from closelook.jobs.store import Store
 
     config = config_of(
         tmp_path / "root",
@@ -472,7 +472,7 @@ def test_a_context_whose_relevance_is_not_finite_has_none(monkeypatch):
     def exploding(view, asked, method):
         return [[float("nan") if context.value == 1 else 2.0] * len(context.ids) for context, *_ in asked]
 
-    monkeypatch.setattr("lrp_core.neurons.contexts.explain_contexts", exploding)
+    monkeypatch.setattr("closelook.lrp_core.neurons.contexts.explain_contexts", exploding)
     rows = [
         {"layer": 0, "neuron": 3, "rank": rank, "activation": float(rank), "position": 1, "input_ids": [5, 9, 4]}
         for rank in (1, 2)

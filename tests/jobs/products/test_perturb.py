@@ -7,24 +7,24 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from evaluation.benchmark.samples import sample
-from evaluation.schema import CURVES, GENERIC, RELEVANCE
-from evaluation.scoring.faithfulness.flipping import Flipper
-from jobs.commands.roots.gc import garbage
-from jobs.commands.roots.plan_costs import Basis, curves_costs
-from jobs.commands.roots.status import collect
-from jobs.config import RunConfig
-from jobs.config.file import ConfigError
-from jobs.plan.cells import make_plan, validate
-from jobs.products import curves as stage
-from jobs.products.curves import curves_of as curve_nodes
-from jobs.runner import driver
-from jobs.runner.worker import Worker
-from jobs.stages.report import report
-from jobs.store import Ledger
-from jobs.store.artifacts import samples_of
-from lrp_core import load_model
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.samples import sample
+from closelook.evaluation.schema import CURVES, GENERIC, RELEVANCE
+from closelook.evaluation.scoring.faithfulness.flipping import Flipper
+from closelook.jobs.commands.roots.gc import garbage
+from closelook.jobs.commands.roots.plan_costs import Basis, curves_costs
+from closelook.jobs.commands.roots.status import collect
+from closelook.jobs.config import RunConfig
+from closelook.jobs.config.file import ConfigError
+from closelook.jobs.plan.cells import make_plan, validate
+from closelook.jobs.products import curves as stage
+from closelook.jobs.products.curves import curves_of as curve_nodes
+from closelook.jobs.runner import driver
+from closelook.jobs.runner.worker import Worker
+from closelook.jobs.stages.report import report
+from closelook.jobs.store import Ledger
+from closelook.jobs.store.artifacts import samples_of
+from closelook.lrp_core import load_model
+from closelook.lrp_core.records.types import UserError
 from tests.jobs.inline import without_ray
 from tests.jobs.products.test_perturb_compute import logit_of
 from tests.jobs.small import config_of, killed_once, prepared, rows_of, save_model

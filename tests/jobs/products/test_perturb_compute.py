@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 import torch
 
-from evaluation.schema import CURVES, RELEVANCE_DOUBLE
-from evaluation.scoring.faithfulness.flipping import Flips
-from evaluation.scoring.faithfulness.flips import SHARES_OF_TOKENS, candidates, flip_counts, tie_order
-from jobs.cluster.attempts import Attempts
-from jobs.products.drawing import Drawing, claims_of
-from jobs.store import Store
-from lrp_core import ModelView
+from closelook.evaluation.schema import CURVES, RELEVANCE_DOUBLE
+from closelook.evaluation.scoring.faithfulness.flipping import Flips
+from closelook.evaluation.scoring.faithfulness.flips import SHARES_OF_TOKENS, candidates, flip_counts, tie_order
+from closelook.jobs.cluster.attempts import Attempts
+from closelook.jobs.products.drawing import Drawing, claims_of
+from closelook.jobs.store import Store
+from closelook.lrp_core import ModelView
 from tests.evaluation.scoring.test_flipping import MASK_ID, WAYS, alone
 from tests.jobs.computing import drawn as drawn_by
 from tests.oracles import faithfulness as oracle

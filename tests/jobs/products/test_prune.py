@@ -13,26 +13,26 @@ import pyarrow as pa
 import pytest
 import torch
 
-from evaluation.benchmark.samples import sample
-from evaluation.schema import GENERIC, HEADS, PRUNING
-from evaluation.scoring.head_orders import RemovalOrder, half_of, ranked_curves
-from evaluation.scoring.pruning import Sweep
-from jobs.cluster.executor import executed_by
-from jobs.plan.cells import make_plan
-from jobs.plan.inputs import UNIT_COLUMNS
-from jobs.plan.models import resolve
-from jobs.plan.node import Part, Run
-from jobs.plan.units import Task, WorkerOptions
-from jobs.products import pruning as stage
-from jobs.products.pruning import PruningNode
-from jobs.products.record import Opened
-from jobs.runner.rows import that_fits
-from jobs.runner.worker import Worker
-from jobs.store import Artifact, Ledger
-from jobs.store.artifacts import samples_of
-from lrp_core import POOLINGS, Batch, load_model
-from lrp_core.readers.readout import rows_for
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.samples import sample
+from closelook.evaluation.schema import GENERIC, HEADS, PRUNING
+from closelook.evaluation.scoring.head_orders import RemovalOrder, half_of, ranked_curves
+from closelook.evaluation.scoring.pruning import Sweep
+from closelook.jobs.cluster.executor import executed_by
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.inputs import UNIT_COLUMNS
+from closelook.jobs.plan.models import resolve
+from closelook.jobs.plan.node import Part, Run
+from closelook.jobs.plan.units import Task, WorkerOptions
+from closelook.jobs.products import pruning as stage
+from closelook.jobs.products.pruning import PruningNode
+from closelook.jobs.products.record import Opened
+from closelook.jobs.runner.rows import that_fits
+from closelook.jobs.runner.worker import Worker
+from closelook.jobs.store import Artifact, Ledger
+from closelook.jobs.store.artifacts import samples_of
+from closelook.lrp_core import POOLINGS, Batch, load_model
+from closelook.lrp_core.readers.readout import rows_for
+from closelook.lrp_core.records.types import UserError
 from tests.jobs.inline import Unused
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.oracles.rules import pruned_alone

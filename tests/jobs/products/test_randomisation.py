@@ -4,23 +4,23 @@ import pytest
 import torch
 from scipy import stats
 
-from evaluation.schema import RANDOMISATION
-from jobs.commands.roots.gc import garbage
-from jobs.commands.roots.status import collect
-from jobs.config import RunConfig
-from jobs.config.file import ConfigError
-from jobs.methods import METHODS
-from jobs.plan.cells import make_plan
-from jobs.plan.node import Run
-from jobs.products.controls import rows as reading
-from jobs.products.controls import shapley
-from jobs.products.controls.randomisation import FIRST, chosen_depths, nodes, seed_of
-from jobs.products.controls.rows import ControlRow, broken, control_rows
-from jobs.stages.run import function_of
-from jobs.store import Ledger, Store
-from lrp_core import Batch, load_model
-from lrp_core.interventions.randomised import randomised
-from lrp_core.methods.records import PLANTED
+from closelook.evaluation.schema import RANDOMISATION
+from closelook.jobs.commands.roots.gc import garbage
+from closelook.jobs.commands.roots.status import collect
+from closelook.jobs.config import RunConfig
+from closelook.jobs.config.file import ConfigError
+from closelook.jobs.methods import METHODS
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.node import Run
+from closelook.jobs.products.controls import rows as reading
+from closelook.jobs.products.controls import shapley
+from closelook.jobs.products.controls.randomisation import FIRST, chosen_depths, nodes, seed_of
+from closelook.jobs.products.controls.rows import ControlRow, broken, control_rows
+from closelook.jobs.stages.run import function_of
+from closelook.jobs.store import Ledger, Store
+from closelook.lrp_core import Batch, load_model
+from closelook.lrp_core.interventions.randomised import randomised
+from closelook.lrp_core.methods.records import PLANTED
 from tests.jobs.inline import without_ray
 from tests.jobs.small import config_of, prepared, rows_of, save_model
 from tests.stages import controls

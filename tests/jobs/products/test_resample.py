@@ -7,17 +7,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from evaluation.schema import CURVES, RELEVANCE, VIEW
-from evaluation.scoring.faithfulness.flips import Flips, tie_order
-from jobs.commands.roots.plan_costs import Basis, curves_costs
-from jobs.config import RunConfig
-from jobs.config.file import ConfigError
-from jobs.plan.cells import make_plan, validate
-from jobs.products import curves as stage
-from jobs.products.curves import curves_of
-from jobs.store import Ledger
-from lrp_core import load_model
-from lrp_core.records.types import UserError
+from closelook.evaluation.schema import CURVES, RELEVANCE, VIEW
+from closelook.evaluation.scoring.faithfulness.flips import Flips, tie_order
+from closelook.jobs.commands.roots.plan_costs import Basis, curves_costs
+from closelook.jobs.config import RunConfig
+from closelook.jobs.config.file import ConfigError
+from closelook.jobs.plan.cells import make_plan, validate
+from closelook.jobs.products import curves as stage
+from closelook.jobs.products.curves import curves_of
+from closelook.jobs.store import Ledger
+from closelook.lrp_core import load_model
+from closelook.lrp_core.records.types import UserError
 from tests.evaluation.scoring.test_flipping import alone
 from tests.jobs.products.test_select import RUN, choices_of
 from tests.jobs.small import config_of, prepared, rows_of, save_model

@@ -7,16 +7,16 @@ import pytest
 import torch
 from scipy import stats
 
-from evaluation.schema import REWRITTEN, SHAPLEY
-from evaluation.scoring.controls import error_after_scaling
-from jobs.methods import METHODS
-from jobs.plan.cells import make_plan
-from jobs.plan.node import Run
-from jobs.products.controls import rewritten, shapley
-from jobs.store import Ledger
-from lrp_core import Batch, load_model
-from lrp_core.interventions import rewritten as changes
-from lrp_core.methods.kernel_shap import _all_pairs, shapley_values
+from closelook.evaluation.schema import REWRITTEN, SHAPLEY
+from closelook.evaluation.scoring.controls import error_after_scaling
+from closelook.jobs.methods import METHODS
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.node import Run
+from closelook.jobs.products.controls import rewritten, shapley
+from closelook.jobs.store import Ledger
+from closelook.lrp_core import Batch, load_model
+from closelook.lrp_core.interventions import rewritten as changes
+from closelook.lrp_core.methods.kernel_shap import _all_pairs, shapley_values
 from tests.jobs.inline import without_ray
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.stages import controls

@@ -7,28 +7,28 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from evaluation.report.render import markdown
-from evaluation.schema import CURVES, RELEVANCE, TRIALS
-from evaluation.scoring.faithfulness.flips import TARGET_LOGIT
-from evaluation.scoring.faithfulness.scores import Trial, choose, trials_of
-from jobs.commands.roots.gc import garbage
-from jobs.config import RunConfig
-from jobs.config.file import ConfigError
-from jobs.config.methods import left_open
-from jobs.methods import METHODS
-from jobs.plan.cells import make_plan
-from jobs.plan.choices import in_words
-from jobs.plan.node import Run
-from jobs.products import trials as stage
-from jobs.products.curves import curves_of
-from jobs.runner import driver
-from jobs.runner.worker import Worker
-from jobs.stages.report.parts.faithfulness import faithfulness_part
-from jobs.stages.report.reported import Reported
-from jobs.stages.report.results import default_samples, results_of
-from jobs.store import Ledger
-from lrp_core.records.option import Option
-from lrp_core.records.types import UserError
+from closelook.evaluation.report.render import markdown
+from closelook.evaluation.schema import CURVES, RELEVANCE, TRIALS
+from closelook.evaluation.scoring.faithfulness.flips import TARGET_LOGIT
+from closelook.evaluation.scoring.faithfulness.scores import Trial, choose, trials_of
+from closelook.jobs.commands.roots.gc import garbage
+from closelook.jobs.config import RunConfig
+from closelook.jobs.config.file import ConfigError
+from closelook.jobs.config.methods import left_open
+from closelook.jobs.methods import METHODS
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.choices import in_words
+from closelook.jobs.plan.node import Run
+from closelook.jobs.products import trials as stage
+from closelook.jobs.products.curves import curves_of
+from closelook.jobs.runner import driver
+from closelook.jobs.runner.worker import Worker
+from closelook.jobs.stages.report.parts.faithfulness import faithfulness_part
+from closelook.jobs.stages.report.reported import Reported
+from closelook.jobs.stages.report.results import default_samples, results_of
+from closelook.jobs.store import Ledger
+from closelook.lrp_core.records.option import Option
+from closelook.lrp_core.records.types import UserError
 from tests.jobs.inline import without_ray
 from tests.jobs.small import config_of, killed_once, prepared, rows_of
 from tests.stages import attribute, evaluate, perturb, select
@@ -339,7 +339,7 @@ def test_options_that_a_model_cannot_have_are_not_tried(tmp_path, model, inline)
 
 
 def test_a_trial_that_fails_fails_its_choice_and_no_other(tmp_path, model, inline, monkeypatch):
-    from lrp_core.methods import rollout
+    from closelook.lrp_core.methods import rollout
 
     def broken(view, batch, requests, *, discard_threshold, lowest):
         raise TypeError(f"no threshold {discard_threshold}")

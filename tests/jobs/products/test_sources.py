@@ -7,22 +7,22 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-from evaluation.ablations.masks import masks_of
-from evaluation.report.explorers import MethodSources, answer_entry
-from evaluation.schema import ABLATIONS, RELEVANCE, SOURCES
-from jobs.commands.roots.gc import garbage
-from jobs.commands.roots.sources import show
-from jobs.methods import METHODS
-from jobs.plan.cells import make_plan
-from jobs.plan.inputs import samples_of
-from jobs.plan.node import Run
-from jobs.products.answers import ablations as product
-from jobs.products.answers import sources
-from jobs.stages.compute import compute
-from jobs.stages.report import write_report
-from jobs.stages.report.answers import Answers, answer_entries, answers_of
-from jobs.store import Ledger
-from lrp_core.records.types import UserError
+from closelook.evaluation.ablations.masks import masks_of
+from closelook.evaluation.report.explorers import MethodSources, answer_entry
+from closelook.evaluation.schema import ABLATIONS, RELEVANCE, SOURCES
+from closelook.jobs.commands.roots.gc import garbage
+from closelook.jobs.commands.roots.sources import show
+from closelook.jobs.methods import METHODS
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.inputs import samples_of
+from closelook.jobs.plan.node import Run
+from closelook.jobs.products.answers import ablations as product
+from closelook.jobs.products.answers import sources
+from closelook.jobs.stages.compute import compute
+from closelook.jobs.stages.report import write_report
+from closelook.jobs.stages.report.answers import Answers, answer_entries, answers_of
+from closelook.jobs.store import Ledger
+from closelook.lrp_core.records.types import UserError
 from tests.jobs.answering import answering_model, computed, log_rows, run_of
 from tests.oracles import sources as oracles
 from tests.stages import attribute
@@ -309,7 +309,9 @@ def test_sentences_of_the_same_words_are_told_one_by_one(monkeypatch, capsys):
     )
     lrp_of_single = MethodSources("LRP", [2.0, 0.0], [[2.0, 0.0]])
     single = answer_entry("Yes. No. So?", [(0, 4), (5, 8)], " Yes.", [(1, 5)], [lrp_of_single, whole], **facts, **parts)
-    monkeypatch.setattr("jobs.commands.roots.sources.answers_of", lambda *_: Answers([repeating, single], "root"))
+    monkeypatch.setattr(
+        "closelook.jobs.commands.roots.sources.answers_of", lambda *_: Answers([repeating, single], "root")
+    )
     show(None, None, top=1, every=True, to=None)
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     of_lrp = [(lines[at - 1], lines[at + 1]) for at, line in enumerate(lines) if line == "LRP"]

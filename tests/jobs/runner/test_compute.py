@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from jobs.products.explaining import Explainer
-from jobs.products.relevance_tables import cell_table
-from jobs.runner.rows import describe
-from lrp_core import Request, random_model
+from closelook.jobs.products.explaining import Explainer
+from closelook.jobs.products.relevance_tables import cell_table
+from closelook.jobs.runner.rows import describe
+from closelook.lrp_core import Request, random_model
 from tests.jobs.computing import Explained
 from tests.jobs.computing import explained as run
 from tests.jobs.small import VOCABULARY, rows_of

@@ -9,16 +9,16 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
-from evaluation.schema import REJECT, RUNTIME, SCORES
-from jobs.plan.cells import make_plan
-from jobs.products.explaining import Explainer
-from jobs.runner import driver as stage
-from jobs.runner.worker import Worker
-from jobs.stages.report import report
-from jobs.store import Ledger
-from lrp_core import random_model
-from lrp_core.device.memory import PeakBytes, _StorageMeter
-from lrp_core.methods.record import Method
+from closelook.evaluation.schema import REJECT, RUNTIME, SCORES
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.products.explaining import Explainer
+from closelook.jobs.runner import driver as stage
+from closelook.jobs.runner.worker import Worker
+from closelook.jobs.stages.report import report
+from closelook.jobs.store import Ledger
+from closelook.lrp_core import random_model
+from closelook.lrp_core.device.memory import PeakBytes, _StorageMeter
+from closelook.lrp_core.methods.record import Method
 from tests.jobs.inline import without_ray
 from tests.jobs.small import VOCABULARY, config_of, prepared, relevance_of, rows_of, save_model
 from tests.stages import attribute, evaluate
@@ -241,7 +241,7 @@ class Poisoned(Worker):
     """After one bad row the device is gone, as after a device-side assert: every later call of the process fails."""
 
     def __call__(self, table):
-        from jobs.products.explaining import Explainer
+        from closelook.jobs.products.explaining import Explainer
 
         whole = Explainer.batch
         if not getattr(self, "patched", False):

@@ -11,14 +11,14 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from closelook import explain
-from evaluation.report.table import SMALLEST_ROW
-from evaluation.schema import CURVES, PRUNING, RELEVANCE
-from jobs.plan.cells import make_plan
-from jobs.products.curves import curves_of
-from jobs.stages.report import report
-from jobs.store import Ledger
-from lrp_core import METHODS, Batch, load_model
-from lrp_core.records.types import UnusableRows
+from closelook.evaluation.report.table import SMALLEST_ROW
+from closelook.evaluation.schema import CURVES, PRUNING, RELEVANCE
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.products.curves import curves_of
+from closelook.jobs.stages.report import report
+from closelook.jobs.store import Ledger
+from closelook.lrp_core import METHODS, Batch, load_model
+from closelook.lrp_core.records.types import UnusableRows
 from tests.jobs.small import VOCABULARY, config_of, prepared, rows_of, save_model
 from tests.stages import attribute, evaluate, neurons, perturb, prune
 

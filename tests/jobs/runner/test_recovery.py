@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs.plan.cells import make_plan
-from jobs.runner import driver as stage
-from jobs.runner.worker import Worker
-from jobs.store import Ledger, Store
-from jobs.store.lock import Locked, run_lock
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.runner import driver as stage
+from closelook.jobs.runner.worker import Worker
+from closelook.jobs.store import Ledger, Store
+from closelook.jobs.store.lock import Locked, run_lock
 from tests.jobs.small import config_of, prepared, relevance_of, rows_of
 from tests.patience import wait_for
 from tests.stages import attribute
@@ -24,9 +24,9 @@ REPOSITORY = Path(__file__).parents[3]
 DRIVER = """
 import sys, time
 from pathlib import Path
-from jobs.runner import driver as stage
-from jobs.store import Ledger, Store
-from jobs.runner.worker import Worker
+from closelook.jobs.runner import driver as stage
+from closelook.jobs.store import Ledger, Store
+from closelook.jobs.runner.worker import Worker
 from tests.jobs.small import config_of
 from tests.stages import attribute
 
@@ -64,7 +64,7 @@ class Interrupted(Worker):
 def test_a_run_continues_after_its_driver_was_killed(expected, tmp_path, model, inline):
     config = config_of(tmp_path / "root", model)
     store = prepared(config, ROWS)
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "src")}
     arguments = [sys.executable, "-c", DRIVER, config.root, str(model)]
     with subprocess.Popen(arguments, env=environment, start_new_session=True, stderr=subprocess.DEVNULL) as driver:
         try:

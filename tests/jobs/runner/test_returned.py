@@ -7,13 +7,13 @@ import pyarrow as pa
 import pytest
 from torch import nan
 
-from evaluation.schema import KNOCKOUTS
-from jobs.products.explaining import Explainer
-from jobs.products.record import Made, Product, Reject, of_no_task
-from jobs.products.relevance import RELEVANCE
-from jobs.products.table import PRODUCTS
-from jobs.runner.worker import Unfit, checked
-from jobs.store import Ledger
+from closelook.evaluation.schema import KNOCKOUTS
+from closelook.jobs.products.explaining import Explainer
+from closelook.jobs.products.record import Made, Product, Reject, of_no_task
+from closelook.jobs.products.relevance import RELEVANCE
+from closelook.jobs.products.table import PRODUCTS
+from closelook.jobs.runner.worker import Unfit, checked
+from closelook.jobs.store import Ledger
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.stages import attribute
 

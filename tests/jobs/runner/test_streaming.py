@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.plan import Pooled
-from jobs.cluster.executor import executed_by
-from jobs.cluster.pools import AHEAD_BYTES, Work
-from jobs.cluster.reports import reported
-from jobs.cluster.scheduler import run_all
-from jobs.plan.cells import make_plan
-from jobs.plan.inputs import task_of
-from jobs.store import Ledger, Store
+from closelook.jobs.cluster.executor import executed_by
+from closelook.jobs.cluster.pools import AHEAD_BYTES, Work
+from closelook.jobs.cluster.reports import reported
+from closelook.jobs.cluster.scheduler import run_all
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.inputs import task_of
+from closelook.jobs.store import Ledger, Store
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.stages import missing_work
 

@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from jobs.cluster import executor
-from jobs.plan.cells import make_plan
-from jobs.runner import driver
-from jobs.runner.worker import Worker
-from jobs.store import Ledger
+from closelook.jobs.cluster import executor
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.runner import driver
+from closelook.jobs.runner.worker import Worker
+from closelook.jobs.store import Ledger
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.stages import attribute
 
@@ -19,7 +19,7 @@ class Hanging(Worker):
     """Never ends a batch with the sample s003."""
 
     def __init__(self, *arguments):
-        from jobs.products.explaining import Explainer
+        from closelook.jobs.products.explaining import Explainer
 
         whole = Explainer.batch
 

@@ -4,11 +4,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
-from jobs.plan.cells import make_plan
-from jobs.plan.inputs import samples_of
-from jobs.plan.units import WorkerOptions
-from jobs.runner.worker import Worker
-from jobs.store import Ledger, Store
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.inputs import samples_of
+from closelook.jobs.plan.units import WorkerOptions
+from closelook.jobs.runner.worker import Worker
+from closelook.jobs.store import Ledger, Store
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.patience import PATIENCE_S
 from tests.stages import attribute, missing_work
@@ -68,7 +68,7 @@ def test_the_next_units_rows_are_read_while_another_has_the_device(tmp_path, mod
         both_read.wait()
         return rows
 
-    monkeypatch.setattr("jobs.runner.worker.samples_of", samples)
+    monkeypatch.setattr("closelook.jobs.runner.worker.samples_of", samples)
     with ThreadPoolExecutor(2) as threads:
         reports = [table.to_pylist()[0] for table in threads.map(worker, islice(work.work().tables(), 2))]
     assert [report["error"] for report in reports] == ["", ""]
@@ -79,6 +79,6 @@ def test_a_worker_without_the_package_of_a_product_names_the_product(tmp_path, m
     store = prepared(config, rows_of(4))
     (work,) = missing_work(config, Ledger(store), make_plan(config, store))
     worker = Worker(store, work.plan.resolved, WorkerOptions.of(config, work.plan.resolved.config))
-    monkeypatch.setattr("jobs.runner.worker.PRODUCTS", {})
+    monkeypatch.setattr("closelook.jobs.runner.worker.PRODUCTS", {})
     (report,) = worker(next(work.work().tables())).to_pylist()
     assert report["error"].endswith("no package on this machine has the product relevance: ship its wheel with the job")

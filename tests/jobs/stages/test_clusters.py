@@ -6,17 +6,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from evaluation.benchmark.samples import sample
-from evaluation.report.overview.leaderboard import boards
-from evaluation.report.overview.standings import OtherNumbers
-from evaluation.schema import GENERIC
-from evaluation.scoring.intervals import Resampling, mean_intervals
-from jobs.plan.cells import make_plan
-from jobs.plan.node import Run
-from jobs.stages.report.reported import Reported
-from jobs.stages.report.results import default_samples, results_of
-from jobs.store import Ledger
-from jobs.store.artifacts import samples_of
+from closelook.evaluation.benchmark.samples import sample
+from closelook.evaluation.report.overview.leaderboard import boards
+from closelook.evaluation.report.overview.standings import OtherNumbers
+from closelook.evaluation.schema import GENERIC
+from closelook.evaluation.scoring.intervals import Resampling, mean_intervals
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.node import Run
+from closelook.jobs.stages.report.reported import Reported
+from closelook.jobs.stages.report.results import default_samples, results_of
+from closelook.jobs.store import Ledger
+from closelook.jobs.store.artifacts import samples_of
 from tests.jobs.small import config_of, prepared, rows_of, save_model
 from tests.stages import attribute, evaluate, perturb
 

@@ -6,16 +6,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from evaluation.scoring.faithfulness.scores import ROUNDING
-from jobs.methods import METHODS
-from jobs.plan.cells import make_plan
-from jobs.plan.node import Run
-from jobs.stages.report.parts.faithfulness import composites_part
-from jobs.stages.report.parts.methods import _extremes, extremes_part
-from jobs.stages.report.reported import Reported
-from jobs.stages.report.results import results_of
-from jobs.store import Ledger
-from lrp_core import Batch, Request, load_model
+from closelook.evaluation.scoring.faithfulness.scores import ROUNDING
+from closelook.jobs.methods import METHODS
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.plan.node import Run
+from closelook.jobs.stages.report.parts.faithfulness import composites_part
+from closelook.jobs.stages.report.parts.methods import _extremes, extremes_part
+from closelook.jobs.stages.report.reported import Reported
+from closelook.jobs.stages.report.results import results_of
+from closelook.jobs.store import Ledger
+from closelook.lrp_core import Batch, Request, load_model
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.stages import attribute, select
 

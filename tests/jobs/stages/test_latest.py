@@ -2,8 +2,8 @@
 
 import json
 
-from jobs.stages.run import JSON, MARKDOWN, Latest
-from jobs.store import Artifact, Store
+from closelook.jobs.stages.run import JSON, MARKDOWN, Latest
+from closelook.jobs.store import Artifact, Store
 
 TWO = "models=[{name: gpt2, id: demo/gpt2}, {name: gpt2-seed1, id: demo/gpt2-seed1}]"
 BROKEN = "models=[{name: gpt2, id: demo/gpt2}, {name: lost, id: /no/model}]"
@@ -59,7 +59,7 @@ def test_what_failed_and_a_request_to_stop_are_told(closelook, inline, tmp_path)
     assert any("a node died" in failure for failure in record["failures"])
     assert "## Failures\n\n* model gpt2: RuntimeError: a node died" in text
 
-    from jobs.store import lock
+    from closelook.jobs.store import lock
 
     inline.before_unit = lambda index: lock.ask_to_stop(store)
     assert closelook("run", "--config", "smoke", "--root", root)[0] == 1

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from jobs.plan.node import Node, Plan, Run
-from jobs.products.relevance import RELEVANCE
-from jobs.stages import compute
-from jobs.store import Artifact, Ledger, Store
+from closelook.jobs.plan.node import Node, Plan, Run
+from closelook.jobs.products.relevance import RELEVANCE
+from closelook.jobs.stages import compute
+from closelook.jobs.store import Artifact, Ledger, Store
 from tests.synthetic import CONFIG
 
 MANY = 200

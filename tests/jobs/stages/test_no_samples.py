@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from evaluation.schema import SCORES
-from jobs.store import Ledger, Store
+from closelook.evaluation.schema import SCORES
+from closelook.jobs.store import Ledger, Store
 from tests.jobs.small import config_of
 
 pytestmark = pytest.mark.drawn

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.report.sections.costs import length_tables
-from jobs.bench.record import Results
-from jobs.bench.storage import write
-from jobs.methods import METHODS
-from jobs.plan.cells import validate
-from jobs.stages.prepare import prepare
-from jobs.stages.report import report
-from jobs.store import Store
+from closelook.evaluation.report.sections.costs import length_tables
+from closelook.jobs.bench.record import Results
+from closelook.jobs.bench.storage import write
+from closelook.jobs.methods import METHODS
+from closelook.jobs.plan.cells import validate
+from closelook.jobs.stages.prepare import prepare
+from closelook.jobs.stages.report import report
+from closelook.jobs.store import Store
 from tests.jobs.inline import without_ray
 from tests.jobs.labelled import SST2, STS, WORDS, run_of, save
 from tests.stages import attribute, evaluate, perturb

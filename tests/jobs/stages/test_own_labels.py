@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import closelook
-from evaluation.schema import GENERIC, SCORES
-from evaluation.scoring.metrics import METRICS
-from jobs.config import RunConfig
-from jobs.plan.cells import make_plan, validate
-from jobs.stages.prepare import prepare
-from jobs.store import Store
-from lrp_core.records.types import UserError
+from closelook.evaluation.schema import GENERIC, SCORES
+from closelook.evaluation.scoring.metrics import METRICS
+from closelook.jobs.config import RunConfig
+from closelook.jobs.plan.cells import make_plan, validate
+from closelook.jobs.stages.prepare import prepare
+from closelook.jobs.store import Store
+from closelook.lrp_core.records.types import UserError
 from tests.jobs.labelled import SST2, curves_of, run_of, save, views_of, write_folders
 from tests.jobs.small import relevance_of
 from tests.stages import attribute, evaluate, perturb

@@ -10,11 +10,11 @@ import pytest
 import torch
 import yaml
 
-from evaluation.benchmark.demo import model_dir
-from evaluation.schema import GENERIC, REJECT, RELEVANCE
-from jobs.plan.inputs import with_token_types
-from jobs.store import Store
-from lrp_core import Batch, load_model
+from closelook.evaluation.benchmark.demo import model_dir
+from closelook.evaluation.schema import GENERIC, REJECT, RELEVANCE
+from closelook.jobs.plan.inputs import with_token_types
+from closelook.jobs.store import Store
+from closelook.lrp_core import Batch, load_model
 from tests.tiny import ragged_rows, tiny_classifier
 
 LABELLED = [

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from evaluation.schema import VIEW
-from evaluation.tasks import TASKS
-from jobs.config import RunConfig
-from jobs.stages.prepare import prepare
-from jobs.store import Ledger, Store
-from jobs.store.artifacts import samples_of, views_of
+from closelook.evaluation.schema import VIEW
+from closelook.evaluation.tasks import TASKS
+from closelook.jobs.config import RunConfig
+from closelook.jobs.stages.prepare import prepare
+from closelook.jobs.store import Ledger, Store
+from closelook.jobs.store.artifacts import samples_of, views_of
 
 KINDS = ("masked", "causal")
 

@@ -3,16 +3,16 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.schema import GENERIC, REJECT, VIEW
-from jobs.commands import terminal
-from jobs.commands.roots.audit import audit, export
-from jobs.config import RunConfig
-from jobs.stages import prepare as module
-from jobs.stages.audit import audit_table
-from jobs.stages.prepare import prepare
-from jobs.store import Ledger, Store
-from jobs.store.artifacts import samples_of, views_of
-from lrp_core.records.types import UserError
+from closelook.evaluation.schema import GENERIC, REJECT, VIEW
+from closelook.jobs.commands import terminal
+from closelook.jobs.commands.roots.audit import audit, export
+from closelook.jobs.config import RunConfig
+from closelook.jobs.stages import prepare as module
+from closelook.jobs.stages.audit import audit_table
+from closelook.jobs.stages.prepare import prepare
+from closelook.jobs.store import Ledger, Store
+from closelook.jobs.store.artifacts import samples_of, views_of
+from closelook.lrp_core.records.types import UserError
 from tests.external import SHARED
 from tests.jobs.small import save_model
 

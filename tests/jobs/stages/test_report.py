@@ -9,18 +9,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from evaluation.schema import PRUNING, RUNTIME, SCORES
-from jobs.bench import storage
-from jobs.bench.record import Results
-from jobs.bench.storage import write as write_bench
-from jobs.config import PruneConfig, RunConfig
-from jobs.plan.node import Cell, Plan, Run
-from jobs.products.pruning import pruning_of
-from jobs.stages import report
-from jobs.stages.report import results
-from jobs.stages.report import samples as explorer
-from jobs.store import Artifact, Ledger, StoreError
-from lrp_core.records.types import Request
+from closelook.evaluation.schema import PRUNING, RUNTIME, SCORES
+from closelook.jobs.bench import storage
+from closelook.jobs.bench.record import Results
+from closelook.jobs.bench.storage import write as write_bench
+from closelook.jobs.config import PruneConfig, RunConfig
+from closelook.jobs.plan.node import Cell, Plan, Run
+from closelook.jobs.products.pruning import pruning_of
+from closelook.jobs.stages import report
+from closelook.jobs.stages.report import results
+from closelook.jobs.stages.report import samples as explorer
+from closelook.jobs.store import Artifact, Ledger, StoreError
+from closelook.lrp_core.records.types import Request
 from tests.leaves import first_leaf
 from tests.stages import score_plan
 from tests.synthetic import CONFIG, a_cell, relevance_rows, write_benchmark, write_cell, write_store

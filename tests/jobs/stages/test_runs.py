@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from jobs.config import RunConfig
-from jobs.secrets import without_secrets
-from jobs.stages.record import StageSummary
-from jobs.stages.run import JSON, recorded
-from jobs.store import Store
-from jobs.store.files import StoreError
-from jobs.versions import commit, versions
-from lrp_core.records.types import UserError
+from closelook.jobs.config import RunConfig
+from closelook.jobs.secrets import without_secrets
+from closelook.jobs.stages.record import StageSummary
+from closelook.jobs.stages.run import JSON, recorded
+from closelook.jobs.store import Store
+from closelook.jobs.store.files import StoreError
+from closelook.jobs.versions import commit, versions
+from closelook.lrp_core.records.types import UserError
 
 SECRET = "hunter2-never-to-be-seen"
 

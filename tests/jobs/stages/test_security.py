@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.schema import VIEW
-from jobs.cluster.attempts import Attempts
-from jobs.config import ModelConfig, RunConfig
-from jobs.config.file import ConfigError
-from jobs.plan.models import load_tokenizer, open_view, resolve
-from jobs.store import Store
-from jobs.store.lock import Locked, run_lock
-from lrp_core.records.types import UserError
+from closelook.evaluation.schema import VIEW
+from closelook.jobs.cluster.attempts import Attempts
+from closelook.jobs.config import ModelConfig, RunConfig
+from closelook.jobs.config.file import ConfigError
+from closelook.jobs.plan.models import load_tokenizer, open_view, resolve
+from closelook.jobs.store import Store
+from closelook.jobs.store.lock import Locked, run_lock
+from closelook.lrp_core.records.types import UserError
 from tests.jobs.small import save_model
 
 

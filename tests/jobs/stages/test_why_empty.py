@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobs.config import RunConfig
-from jobs.plan.node import Node
-from jobs.stages.report.missing import why_empty
-from jobs.store import Artifact
+from closelook.jobs.config import RunConfig
+from closelook.jobs.plan.node import Node
+from closelook.jobs.stages.report.missing import why_empty
+from closelook.jobs.store import Artifact
 from tests.synthetic import CONFIG
 
 

@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from jobs.config import RunConfig
-from jobs.stages import run as stages
-from jobs.store import Store
+from closelook.jobs.config import RunConfig
+from closelook.jobs.stages import run as stages
+from closelook.jobs.store import Store
 from tests.jobs.inline import without_ray
 
 SETTINGS = {

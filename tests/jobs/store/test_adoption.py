@@ -6,11 +6,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.config import RunConfig
-from jobs.plan.node import Node, Part
-from jobs.runner import driver
-from jobs.runner.worker import Worker
-from jobs.store import Ledger, Store, artifact_in
+from closelook.jobs.config import RunConfig
+from closelook.jobs.plan.node import Node, Part
+from closelook.jobs.runner import driver
+from closelook.jobs.runner.worker import Worker
+from closelook.jobs.store import Ledger, Store, artifact_in
 from tests.jobs.small import config_of, prepared, relevance_of, rows_of
 from tests.stages import attribute
 

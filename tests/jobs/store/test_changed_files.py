@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file, save_file
 
-from evaluation.benchmark.demo import model_dir
-from jobs.config import RunConfig
-from jobs.plan.cells import make_plan
-from jobs.stages import run as stages
-from jobs.store import Ledger, Store
+from closelook.evaluation.benchmark.demo import model_dir
+from closelook.jobs.config import RunConfig
+from closelook.jobs.plan.cells import make_plan
+from closelook.jobs.stages import run as stages
+from closelook.jobs.store import Ledger, Store
 from tests.jobs.store.roots import SAMPLES, VIEWS, Root
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.store import TEMPORARY, Store
+from closelook.jobs.store import TEMPORARY, Store
 from tests.jobs.forked import Forked
 from tests.jobs.small import config_of, ended, prepared, relevance_of, rows_of
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from evaluation.schema import SCORES, VIEW
-from jobs.commands.roots import gc
-from jobs.plan.inputs import read_inputs
-from jobs.plan.node import Run
-from jobs.products.table import PRODUCTS, nodes
-from jobs.store import Artifact, Ledger, Store, key_of
-from jobs.store.artifacts import LAYOUTS, views_of
+from closelook.evaluation.schema import SCORES, VIEW
+from closelook.jobs.commands.roots import gc
+from closelook.jobs.plan.inputs import read_inputs
+from closelook.jobs.plan.node import Run
+from closelook.jobs.products.table import PRODUCTS, nodes
+from closelook.jobs.store import Artifact, Ledger, Store, key_of
+from closelook.jobs.store.artifacts import LAYOUTS, views_of
 from tests.jobs.small import rows_of
 from tests.stages import score_plan
 from tests.synthetic import CONFIG, write_store

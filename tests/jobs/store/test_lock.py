@@ -10,8 +10,8 @@ import time
 import pytest
 
 from benchmarks.parts.chaos.driver import SteppedClock
-from jobs.store import Ledger, Store, lock
-from jobs.store.lock import Locked, Owner, run_lock
+from closelook.jobs.store import Ledger, Store, lock
+from closelook.jobs.store.lock import Locked, Owner, run_lock
 from tests.patience import wait_for
 
 RACERS = 16
@@ -143,7 +143,7 @@ def test_a_claim_that_was_created_although_the_answer_was_lost_is_held(store, mo
 
 
 def test_a_claim_of_a_dead_process_of_this_machine_does_not_count(store):
-    code = "import os, sys\nfrom jobs.store.lock import run_lock\nfrom jobs.store import Store\n"
+    code = "import os, sys\nfrom closelook.jobs.store.lock import run_lock\nfrom closelook.jobs.store import Store\n"
     code += "with run_lock(Store(sys.argv[1])):\n    os._exit(1)\n"
     subprocess.run([sys.executable, "-c", code, store.root], check=False)
     assert len(store.files("lock", ".json")) == 1
@@ -153,7 +153,7 @@ def test_a_claim_of_a_dead_process_of_this_machine_does_not_count(store):
 
 def test_a_live_claim_from_another_pid_namespace_is_not_stolen(namespaces, store):
     """A container of the same host name does not see the owner's process."""
-    code = "import sys\nfrom jobs.store.lock import run_lock\nfrom jobs.store import Store\n"
+    code = "import sys\nfrom closelook.jobs.store.lock import run_lock\nfrom closelook.jobs.store import Store\n"
     code += "with run_lock(Store(sys.argv[1])):\n    print('two owners')\n"
     apart = ["unshare", "--map-root-user", "--pid", "--fork", "--mount-proc"]
     if subprocess.run([*apart, "true"], check=False, capture_output=True).returncode:

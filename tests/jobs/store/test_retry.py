@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from moto.server import ThreadedMotoServer
 
-from evaluation.schema import REJECT
-from jobs.store import Store, StoreFull, retry
-from jobs.store.listings import noted_damage
-from jobs.store.lock import is_asked
-from jobs.store.retry import StillUnavailable, is_passing, retried
+from closelook.evaluation.schema import REJECT
+from closelook.jobs.store import Store, StoreFull, retry
+from closelook.jobs.store.listings import noted_damage
+from closelook.jobs.store.lock import is_asked
+from closelook.jobs.store.retry import StillUnavailable, is_passing, retried
 from tests.jobs.hub import Hub
 from tests.jobs.small import closelook, config_of, ended, prepared, relevance_of, rows_of
 from tests.stages import attribute

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from evaluation.schema import GENERIC, HEADS, SchemaMismatch
-from jobs.store import TEMPORARY, Artifact, Ledger, Store, StoreError, StoreFull
+from closelook.evaluation.schema import GENERIC, HEADS, SchemaMismatch
+from closelook.jobs.store import TEMPORARY, Artifact, Ledger, Store, StoreError, StoreFull
 
 TABLE = pa.Table.from_pylist(
     [{"sample_id": "a", "explanation": "target", "pooling": "none", "relevance": [1.0, 2.0]}], schema=HEADS
@@ -81,7 +81,7 @@ def test_an_object_store_that_refuses_says_where_credentials_come_from(monkeypat
     def refuse(uri):
         raise OSError("AWS Error ACCESS_DENIED")
 
-    monkeypatch.setattr("jobs.store.files.pafs", SimpleNamespace(FileSystem=SimpleNamespace(from_uri=refuse)))
+    monkeypatch.setattr("closelook.jobs.store.files.pafs", SimpleNamespace(FileSystem=SimpleNamespace(from_uri=refuse)))
     with pytest.raises(StoreError, match=r"ACCESS_DENIED \(credentials are AWS_ACCESS_KEY_ID and"):
         Store("s3://bucket/run")
 

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import closelook as front
-from evaluation.schema import HEADS
-from evaluation.schema.versioned import NAME_KEY, VERSION_KEY
-from jobs.runner import driver
-from jobs.store import Ledger, Store, StoreError, artifact_in
-from jobs.store.manifests import CONFIGS, HASHES
+from closelook.evaluation.schema import HEADS
+from closelook.evaluation.schema.versioned import NAME_KEY, VERSION_KEY
+from closelook.jobs.runner import driver
+from closelook.jobs.store import Ledger, Store, StoreError, artifact_in
+from closelook.jobs.store.manifests import CONFIGS, HASHES
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.stages import attribute
 

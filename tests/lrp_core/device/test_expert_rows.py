@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from lrp_core.device import expert_rows
-from lrp_core.device.expert_rows import ExpertRows
-from lrp_core.parts.block import FeedForward
-from lrp_core.readers.feed_forward import PassingRows, PassingTokens, where_sent
-from lrp_core.rules.propagation import linear_of_experts_rule, linear_rule
+from closelook.lrp_core.device import expert_rows
+from closelook.lrp_core.device.expert_rows import ExpertRows
+from closelook.lrp_core.parts.block import FeedForward
+from closelook.lrp_core.readers.feed_forward import PassingRows, PassingTokens, where_sent
+from closelook.lrp_core.rules.propagation import linear_of_experts_rule, linear_rule
 
 pytestmark = pytest.mark.numeric
 N_TOKENS, N_EXPERTS, K = 24, 5, 2

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lrp_core.device.memory import is_device_lost, is_out_of_memory, peak_memory
+from closelook.lrp_core.device.memory import is_device_lost, is_out_of_memory, peak_memory
 
 
 def test_peak_is_what_lives_together_and_views_are_free():

@@ -8,9 +8,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from jobs.methods import METHODS
-from lrp_core import Batch, load_model
-from lrp_core.device.precision import unrounded
+from closelook.jobs.methods import METHODS
+from closelook.lrp_core import Batch, load_model
+from closelook.lrp_core.device.precision import unrounded
 from tests.asked import in_turn
 from tests.tiny import BOTH, FEWER, IMAGES, MORE, TINY, picture_rows, ragged_rows, tiny_model
 

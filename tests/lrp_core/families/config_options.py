@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers.activations import ACT2CLS
 
-from lrp_core.rules.activation import ACTIVATIONS as RULED
+from closelook.lrp_core.rules.activation import ACTIVATIONS as RULED
 
 Options = Mapping[str, Sequence[Any]]
 

@@ -7,11 +7,11 @@ import torch
 from transformers import PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES as WITH_LABELS
 
-from lrp_core import METHODS, Batch, ModelView, UnsupportedModel, random_model
-from lrp_core.families import FAMILIES
-from lrp_core.records.capabilities import RULES
-from lrp_core.verification.rules import without_biases
-from lrp_core.verification.stock import stock_logits
+from closelook.lrp_core import METHODS, Batch, ModelView, UnsupportedModel, random_model
+from closelook.lrp_core.families import FAMILIES
+from closelook.lrp_core.records.capabilities import RULES
+from closelook.lrp_core.verification.rules import without_biases
+from closelook.lrp_core.verification.stock import stock_logits
 from tests.lrp_core.families.config_options import (
     HEAD,
     INERT,

@@ -4,10 +4,10 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel, AutoModelForTokenClassification
 
-from lrp_core import Batch, Request, UnsupportedModel, attribute, random_model
-from lrp_core.families import FAMILIES, family_of
-from lrp_core.methods.explicit import explain_many as explain_explicitly
-from lrp_core.opening.model import view_of
+from closelook.lrp_core import Batch, Request, UnsupportedModel, attribute, random_model
+from closelook.lrp_core.families import FAMILIES, family_of
+from closelook.lrp_core.methods.explicit import explain_many as explain_explicitly
+from closelook.lrp_core.opening.model import view_of
 from tests.tiny import BOTH, FEWER, IMAGES, MORE, TINY, ragged_rows, tiny_config, tiny_model
 
 pytestmark = pytest.mark.numeric

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from alti import METHODS as VECTORS
-from lrp_core import METHODS, Batch, ModelView, UnsupportedMethod, UnsupportedModel, UserError, random_model
-from lrp_core.device.precision import unrounded
-from lrp_core.records.capabilities import ATTENTION, RULES
+from closelook.alti import METHODS as VECTORS
+from closelook.lrp_core import METHODS, Batch, ModelView, UnsupportedMethod, UnsupportedModel, UserError, random_model
+from closelook.lrp_core.device.precision import unrounded
+from closelook.lrp_core.records.capabilities import ATTENTION, RULES
 from tests.asked import CLOSE, close, explain
 from tests.oracles import methods as oracles
 from tests.oracles import states as oracles_states

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from lrp_core import UnusableRows, UserError
-from lrp_core.device.precision import unrounded
-from lrp_core.interventions.ablations import AnswerNumbers, answers_after, answers_without
+from closelook.lrp_core import UnusableRows, UserError
+from closelook.lrp_core.device.precision import unrounded
+from closelook.lrp_core.interventions.ablations import AnswerNumbers, answers_after, answers_without
 from tests.tiny import BOTH, MORE, TINY, tiny_classifier, tiny_model
 
 pytestmark = pytest.mark.numeric

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from lrp_core import Batch
-from lrp_core.interventions.heads import HeadsLeft, branches, heads_removed
+from closelook.lrp_core import Batch
+from closelook.lrp_core.interventions.heads import HeadsLeft, branches, heads_removed
 from tests.tiny import ragged_rows
 
 pytestmark = pytest.mark.numeric

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from lrp_core import Batch, UnsupportedMethod, UserError
-from lrp_core.interventions.heads import HeadsLeft, heads_removed
-from lrp_core.interventions.neurons import neurons_scaled, neurons_set
-from lrp_core.opening.model import view_of
+from closelook.lrp_core import Batch, UnsupportedMethod, UserError
+from closelook.lrp_core.interventions.heads import HeadsLeft, heads_removed
+from closelook.lrp_core.interventions.neurons import neurons_scaled, neurons_set
+from closelook.lrp_core.opening.model import view_of
 from tests.tiny import ragged_rows, tiny_model
 
 pytestmark = pytest.mark.numeric

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.benchmark.demo import model_dir
-from lrp_core import Batch, load_model
-from lrp_core.interventions.tokens import pixels_replaced
-from lrp_core.records.types import UserError
+from closelook.evaluation.benchmark.demo import model_dir
+from closelook.lrp_core import Batch, load_model
+from closelook.lrp_core.interventions.tokens import pixels_replaced
+from closelook.lrp_core.records.types import UserError
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from itertools import chain, combinations
 import numpy as np
 import pytest
 
-from lrp_core.interventions.prefixes import readings
+from closelook.lrp_core.interventions.prefixes import readings
 from tests.oracles.sources import every_mask
 
 ANSWER, FORWARD = 5, 64  # tokens; a forward is worth so many on a CPU

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from lrp_core import Batch, UnsupportedModel
-from lrp_core.interventions.randomised import depths_of, randomised
-from lrp_core.opening.model import view_of
+from closelook.lrp_core import Batch, UnsupportedModel
+from closelook.lrp_core.interventions.randomised import depths_of, randomised
+from closelook.lrp_core.opening.model import view_of
 from tests.tiny import BOTH, FEWER, IMAGES, MORE, T5_RELU, TINY, picture_rows, ragged_rows, tiny_classifier, tiny_model
 
 pytestmark = pytest.mark.numeric

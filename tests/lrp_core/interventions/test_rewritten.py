@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from lrp_core.families.generic import GenericFamily
-from lrp_core.interventions.rewritten import rewritten
-from lrp_core.opening.model import view_of
+from closelook.lrp_core.families.generic import GenericFamily
+from closelook.lrp_core.interventions.rewritten import rewritten
+from closelook.lrp_core.opening.model import view_of
 from tests.lrp_core.interventions.test_randomised import MODELS, logits_of, model_of, state_of
 
 pytestmark = pytest.mark.numeric

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from lrp_core import Batch
-from lrp_core.families import FAMILIES
-from lrp_core.interventions.tokens import tokens_removed
-from lrp_core.readers.readout import over_vocabulary
-from lrp_core.records.types import UserError
+from closelook.lrp_core import Batch
+from closelook.lrp_core.families import FAMILIES
+from closelook.lrp_core.interventions.tokens import tokens_removed
+from closelook.lrp_core.readers.readout import over_vocabulary
+from closelook.lrp_core.records.types import UserError
 from tests.oracles import methods as oracles
 from tests.tiny import MORE, TINY, ragged_rows, tiny_model
 
@@ -180,8 +180,8 @@ def test_a_deletion_of_everything_is_refused():
 
 @pytest.mark.parametrize("family", [*TINY, "roberta", "gemma"])
 def test_sums_over_the_vocabulary_are_those_of_the_models_own_head(family, monkeypatch):
-    monkeypatch.setattr("lrp_core.readers.readout._ROWS", 2)
-    monkeypatch.setattr("lrp_core.readers.readout.TOKENS", 7)
+    monkeypatch.setattr("closelook.lrp_core.readers.readout._ROWS", 2)
+    monkeypatch.setattr("closelook.lrp_core.readers.readout.TOKENS", 7)
     view = tiny_model(family)
     batch = Batch.collate(ragged_rows(view), pad_id=0)
     total, largest = over_vocabulary(view, view.prediction(view.hidden(batch), batch))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lrp_core import ModelView
+from closelook.lrp_core import ModelView
 from tests.tiny import ragged_rows, tiny_model
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from lrp_core import Batch, attribute
-from lrp_core.records.types import span_row
+from closelook.lrp_core import Batch, attribute
+from closelook.lrp_core.records.types import span_row
 from tests.asked import EXPLANATIONS, close, explain
 from tests.oracles import methods as oracles
 from tests.tiny import ragged_rows, tiny_model

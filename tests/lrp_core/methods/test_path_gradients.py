@@ -6,8 +6,8 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from lrp_core import METHODS, Batch, Request, UnsupportedMethod, UserError
-from lrp_core.methods.path_gradients import Noise
+from closelook.lrp_core import METHODS, Batch, Request, UnsupportedMethod, UserError
+from closelook.lrp_core.methods.path_gradients import Noise
 from tests.asked import CLOSE, EXPLANATIONS, close, explain, widths
 from tests.oracles import methods as oracles
 from tests.tiny import ragged_rows, tiny_model

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lrp_core import METHODS, Batch, Request, UnsupportedMethod, UserError
+from closelook.lrp_core import METHODS, Batch, Request, UnsupportedMethod, UserError
 from tests.asked import CLOSE, EXPLANATIONS, close, explain, widths
 from tests.oracles import methods as oracles
 from tests.tiny import ragged_rows, tiny_model

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from jobs.config import RunConfig
-from jobs.config.file import ConfigError
-from jobs.methods import METHODS
-from lrp_core import Batch
-from lrp_core.methods.records import PLANTED
+from closelook.jobs.config import RunConfig
+from closelook.jobs.config.file import ConfigError
+from closelook.jobs.methods import METHODS
+from closelook.lrp_core import Batch
+from closelook.lrp_core.methods.records import PLANTED
 from tests.tiny import picture_rows, ragged_rows, tiny_model
 
 pytestmark = pytest.mark.numeric

@@ -10,8 +10,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import PreTrainedTokenizerFast
 
-from lrp_core import METHODS, Batch, ModelView, Request, UnsupportedMethod
-from lrp_core.records.types import UserError
+from closelook.lrp_core import METHODS, Batch, ModelView, Request, UnsupportedMethod
+from closelook.lrp_core.records.types import UserError
 from tests.asked import CLOSE, close, explain, in_turn
 from tests.oracles import states as oracles
 from tests.tiny import MORE, TINY, ragged_rows, tiny_classifier, tiny_model

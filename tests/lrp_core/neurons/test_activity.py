@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lrp_core.neurons.activity import BINS, BOUNDARIES, Activity, bins_of
+from closelook.lrp_core.neurons.activity import BINS, BOUNDARIES, Activity, bins_of
 from tests.tiny import tiny_model
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from lrp_core import Batch, UnsupportedMethod, UserError
-from lrp_core.neurons import activations, contexts
-from lrp_core.neurons.contexts import best_contexts, explain_context, explain_contexts
-from lrp_core.neurons.near_ties import ROUNDING, near_ties, runs
+from closelook.lrp_core import Batch, UnsupportedMethod, UserError
+from closelook.lrp_core.neurons import activations, contexts
+from closelook.lrp_core.neurons.contexts import best_contexts, explain_context, explain_contexts
+from closelook.lrp_core.neurons.near_ties import ROUNDING, near_ties, runs
 from tests.lrp_core.rules.test_conservation import without_biases
 from tests.tiny import ragged_rows
 

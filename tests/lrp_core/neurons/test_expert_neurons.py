@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from lrp_core import Batch, UserError, attribute
-from lrp_core.interventions.neurons import neurons_scaled, neurons_set
-from lrp_core.neurons.activity import BOUNDARIES, Activity
-from lrp_core.neurons.contexts import best_contexts, explain_context
-from lrp_core.neurons.logit_lens import nearest_tokens, top_neurons, writing
+from closelook.lrp_core import Batch, UserError, attribute
+from closelook.lrp_core.interventions.neurons import neurons_scaled, neurons_set
+from closelook.lrp_core.neurons.activity import BOUNDARIES, Activity
+from closelook.lrp_core.neurons.contexts import best_contexts, explain_context
+from closelook.lrp_core.neurons.logit_lens import nearest_tokens, top_neurons, writing
 from tests.lrp_core.neurons.test_contexts import texts_of
 from tests.lrp_core.rules.test_conservation import without_biases
 from tests.tiny import ragged_rows, tiny_model

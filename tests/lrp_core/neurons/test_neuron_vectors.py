@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from lrp_core import UserError, attribute
-from lrp_core.interventions.neurons import neurons_set
-from lrp_core.neurons.logit_lens import keys_of, nearest_tokens, top_neurons, writing, writings_of
+from closelook.lrp_core import UserError, attribute
+from closelook.lrp_core.interventions.neurons import neurons_set
+from closelook.lrp_core.neurons.logit_lens import keys_of, nearest_tokens, top_neurons, writing, writings_of
 from tests.tiny import tiny_model
 
 

@@ -3,16 +3,16 @@
 import pytest
 import torch
 
-from lrp_core import METHODS, Batch, UnsupportedMethod, attribute
-from lrp_core.device.memory import peak_memory
-from lrp_core.families import FAMILIES
-from lrp_core.interventions.neurons import neurons_set
-from lrp_core.methods.gradients import READINGS, explain_many
-from lrp_core.opening.model import view_of
-from lrp_core.records.capabilities import NEURONS
-from lrp_core.records.types import Request
-from lrp_core.rules.boundaries import REASONS
-from lrp_core.rules.scope import rules_on
+from closelook.lrp_core import METHODS, Batch, UnsupportedMethod, attribute
+from closelook.lrp_core.device.memory import peak_memory
+from closelook.lrp_core.families import FAMILIES
+from closelook.lrp_core.interventions.neurons import neurons_set
+from closelook.lrp_core.methods.gradients import READINGS, explain_many
+from closelook.lrp_core.opening.model import view_of
+from closelook.lrp_core.records.capabilities import NEURONS
+from closelook.lrp_core.records.types import Request
+from closelook.lrp_core.rules.boundaries import REASONS
+from closelook.lrp_core.rules.scope import rules_on
 from tests.asked import in_turn
 from tests.lrp_core.rules.test_conservation import without_biases
 from tests.tiny import MORE, TINY, ragged_rows, tiny_model

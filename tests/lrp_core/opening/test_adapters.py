@@ -12,8 +12,8 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from alti import METHODS as VECTORS
-from lrp_core import METHODS, Batch, UserError, load_model
+from closelook.alti import METHODS as VECTORS
+from closelook.lrp_core import METHODS, Batch, UserError, load_model
 from tests.adapters import TARGETS, adapted
 from tests.tiny import ragged_rows, tiny_classifier, tiny_model
 
@@ -182,7 +182,7 @@ def test_an_adapter_for_another_base_is_refused_in_one_line(tmp_path):
         json.dumps(settings | {"base_model_name_or_path": "someone/their-gpt2"})
     )
     load_model(tmp_path / "base", adapter=tmp_path / "adapter")  # a folder may hold a copy of it
-    from lrp_core.opening.adapters import check_base
+    from closelook.lrp_core.opening.adapters import check_base
 
     with pytest.raises(UserError, match="is for another base: someone/their-gpt2, not openai-community/gpt2"):
         check_base(tmp_path / "adapter", "openai-community/gpt2")

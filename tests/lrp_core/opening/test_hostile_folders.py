@@ -5,10 +5,10 @@ import json
 import pytest
 from safetensors.torch import load_file, save_file
 
-from jobs.config import ModelConfig
-from jobs.stages.report.results import _size
-from lrp_core import UserError, load_model, random_model
-from lrp_core.opening.checkpoint import without_numbers
+from closelook.jobs.config import ModelConfig
+from closelook.jobs.stages.report.results import _size
+from closelook.lrp_core import UserError, load_model, random_model
+from closelook.lrp_core.opening.checkpoint import without_numbers
 from tests.tiny import tiny_config
 
 INDEX = "model.safetensors.index.json"

@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForTokenClassification
 
-from lrp_core import UnsupportedModel, UserError, load_model, random_model
-from lrp_core.families import FAMILIES
-from lrp_core.opening import loading
-from lrp_core.opening.loading import _tokenizer
+from closelook.lrp_core import UnsupportedModel, UserError, load_model, random_model
+from closelook.lrp_core.families import FAMILIES
+from closelook.lrp_core.opening import loading
+from closelook.lrp_core.opening.loading import _tokenizer
 from tests.tiny import FEWER, MORE, TINY, tiny_config
 
 EVERY = sorted(TINY | MORE | FEWER)

@@ -7,9 +7,9 @@ import pytest
 import torch
 from accelerate.utils import has_offloaded_params
 
-from lrp_core import METHODS, Batch, attribute, load_model
-from lrp_core.rules import ATTNLRP
-from lrp_core.rules.scope import rules_on
+from closelook.lrp_core import METHODS, Batch, attribute, load_model
+from closelook.lrp_core.rules import ATTNLRP
+from closelook.lrp_core.rules.scope import rules_on
 from tests.tiny import ragged_rows, tiny_model
 
 

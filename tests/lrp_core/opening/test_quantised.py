@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
-from lrp_core import UnsupportedModel, load_model
-from lrp_core.opening.model import view_of
+from closelook.lrp_core import UnsupportedModel, load_model
+from closelook.lrp_core.opening.model import view_of
 from tests.tiny import tiny_model
 
 #: What quantisers write into a checkpoint's config.json.

@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM
 
-from alti import METHODS as VECTORS
-from lrp_core import METHODS, Batch, UnsupportedModel, attribute, load_model
-from lrp_core.families import FAMILIES
-from lrp_core.opening.model import view_of
+from closelook.alti import METHODS as VECTORS
+from closelook.lrp_core import METHODS, Batch, UnsupportedModel, attribute, load_model
+from closelook.lrp_core.families import FAMILIES
+from closelook.lrp_core.opening.model import view_of
 from tests.adapters import adapted
 from tests.tiny import ragged_rows, tiny_classifier, tiny_config, tiny_model
 

@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from alti import METHODS as VECTORS
-from lrp_core import METHODS, Batch, UnsupportedModel, UserError, attribute, load_model
-from lrp_core.families import FAMILIES
-from lrp_core.opening.adapters import with_head_of
-from lrp_core.opening.model import view_of
+from closelook.alti import METHODS as VECTORS
+from closelook.lrp_core import METHODS, Batch, UnsupportedModel, UserError, attribute, load_model
+from closelook.lrp_core.families import FAMILIES
+from closelook.lrp_core.opening.adapters import with_head_of
+from closelook.lrp_core.opening.model import view_of
 from tests.tiny import ragged_rows
 from tests.torch_family import TORCH_CLASSIFIER
 from tests.torch_modeling import TorchConfig, TorchForSequenceClassification

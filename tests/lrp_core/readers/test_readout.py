@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lrp_core import Batch
-from lrp_core.readers.predictions import decisions, predicted, with_predictions
-from lrp_core.readers.readout import explained_numbers, label_logits
+from closelook.lrp_core import Batch
+from closelook.lrp_core.readers.predictions import decisions, predicted, with_predictions
+from closelook.lrp_core.readers.readout import explained_numbers, label_logits
 from tests.tiny import ragged_rows, tiny_classifier, tiny_model
 
 

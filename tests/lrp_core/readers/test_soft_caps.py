@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from alti import METHODS as VECTORS
-from alti import alti_logit
-from lrp_core import METHODS, Batch, UnsupportedMethod, UnsupportedModel, random_model
-from lrp_core.parts.layers import SoftCap
-from lrp_core.readers.readout import over_vocabulary
-from lrp_core.rules import ATTNLRP, PLAIN
-from lrp_core.rules.activation import activate, soft_cap
-from lrp_core.rules.switch import Switch
+from closelook.alti import METHODS as VECTORS
+from closelook.alti import alti_logit
+from closelook.lrp_core import METHODS, Batch, UnsupportedMethod, UnsupportedModel, random_model
+from closelook.lrp_core.parts.layers import SoftCap
+from closelook.lrp_core.readers.readout import over_vocabulary
+from closelook.lrp_core.rules import ATTNLRP, PLAIN
+from closelook.lrp_core.rules.activation import activate, soft_cap
+from closelook.lrp_core.rules.switch import Switch
 from tests.asked import CLOSE, close, explain
 from tests.oracles import methods as oracles
 from tests.tiny import ragged_rows, tiny_config, tiny_model

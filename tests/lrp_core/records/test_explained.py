@@ -6,8 +6,8 @@ import sys
 import pytest
 import torch
 
-from lrp_core import UnsupportedMethod, UserError
-from lrp_core.records.explained import (
+from closelook.lrp_core import UnsupportedMethod, UserError
+from closelook.lrp_core.records.explained import (
     CONTRASTIVE,
     EXPLAINED,
     NONE,
@@ -50,7 +50,7 @@ def test_only_explanations_that_exist_are_known():
 
 
 def test_what_is_explained_is_known_without_torch():
-    code = "import sys, lrp_core.records.explained; raise SystemExit('torch' in sys.modules)"
+    code = "import sys, closelook.lrp_core.records.explained; raise SystemExit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

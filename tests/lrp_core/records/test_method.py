@@ -8,11 +8,11 @@ from inspect import signature
 import pytest
 import torch
 
-from jobs.methods import METHODS
-from lrp_core import Batch, Method, Option, Relevance, Request, UnsupportedMethod, UserError
-from lrp_core.lazy import imported_object
-from lrp_core.records.capabilities import POST_NORM
-from lrp_core.records.finer import FINER
+from closelook.jobs.methods import METHODS
+from closelook.lrp_core import Batch, Method, Option, Relevance, Request, UnsupportedMethod, UserError
+from closelook.lrp_core.lazy import imported_object
+from closelook.lrp_core.records.capabilities import POST_NORM
+from closelook.lrp_core.records.finer import FINER
 from tests.tiny import ragged_rows, tiny_model
 
 
@@ -131,9 +131,9 @@ def test_heads_of_a_method_without_any_are_refused(gpt2, samples):
 
 
 def test_records_need_no_torch():
-    code = "import sys; from lrp_core import Method, Option, Capability; "
-    code += "import lrp_core.records.kinds, lrp_core.families; "
-    code += "from jobs.methods import METHODS; len(METHODS); raise SystemExit('torch' in sys.modules)"
+    code = "import sys; from closelook.lrp_core import Method, Option, Capability; "
+    code += "import closelook.lrp_core.records.kinds, closelook.lrp_core.families; "
+    code += "from closelook.jobs.methods import METHODS; len(METHODS); raise SystemExit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

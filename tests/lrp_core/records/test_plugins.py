@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import GPT2Config
 
-from lrp_core import METHODS, Batch, families, load_model
-from lrp_core.opening.model import view_of
-from lrp_core.records.registry import Registry, load
-from lrp_core.records.types import UnsupportedModel, UserError
+from closelook.lrp_core import METHODS, Batch, families, load_model
+from closelook.lrp_core.opening.model import view_of
+from closelook.lrp_core.records.registry import Registry, load
+from closelook.lrp_core.records.types import UnsupportedModel, UserError
 from tests import packages
 from tests.tiny import IMAGES, picture_rows
 
@@ -97,7 +97,7 @@ def test_a_table_has_what_packages_bring_from_the_first_look_on(site):
 def test_a_package_may_bring_a_model_family(site, monkeypatch):
     (site / "plug_family.py").write_text(
         "from dataclasses import replace\n"
-        "from lrp_core.families.gpt2 import GPT2\n"
+        "from closelook.lrp_core.families.gpt2 import GPT2\n"
         "RENAMED = replace(GPT2, name='gpt2-renamed')\n"
     )
     install(site, "plug_a", family="plug_family:RENAMED")
@@ -118,7 +118,7 @@ from dataclasses import replace
 
 from transformers import AutoConfig, AutoModelForImageClassification, ViTConfig, ViTForImageClassification
 
-from lrp_core.families.images import VIT
+from closelook.lrp_core.families.images import VIT
 
 
 class SketchConfig(ViTConfig):

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from lrp_core.records.registry import Registry
-from lrp_core.records.types import UserError
+from closelook.lrp_core.records.registry import Registry
+from closelook.lrp_core.records.types import UserError
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ import pytest
 import torch
 from transformers.pytorch_utils import Conv1D
 
-from lrp_core import Batch
-from lrp_core.records.explained import CONTRASTIVE
-from lrp_core.rules import ATTNLRP, LRP, PLAIN, Composite, LinearRule, LinearRules, SoftmaxRule
-from lrp_core.rules.records import LINEAR_GROUPS, TRUE_PRODUCT
-from lrp_core.rules.scope import rules_on
+from closelook.lrp_core import Batch
+from closelook.lrp_core.records.explained import CONTRASTIVE
+from closelook.lrp_core.rules import ATTNLRP, LRP, PLAIN, Composite, LinearRule, LinearRules, SoftmaxRule
+from closelook.lrp_core.rules.records import LINEAR_GROUPS, TRUE_PRODUCT
+from closelook.lrp_core.rules.scope import rules_on
 from tests.oracles.rules import linear_epsilon
 from tests.tiny import BOTH, IMAGES, MORE, TINY, picture_rows, ragged_rows, tiny_model
 

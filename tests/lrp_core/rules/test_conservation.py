@@ -5,11 +5,11 @@ import sys
 import pytest
 import torch
 
-from lrp_core import Batch, Request, attribute
-from lrp_core.methods.explicit import explain_many as explain_explicitly
-from lrp_core.rules import ATTNLRP
-from lrp_core.rules.scope import rules_on
-from lrp_core.verification.rules import biases_of
+from closelook.lrp_core import Batch, Request, attribute
+from closelook.lrp_core.methods.explicit import explain_many as explain_explicitly
+from closelook.lrp_core.rules import ATTNLRP
+from closelook.lrp_core.rules.scope import rules_on
+from closelook.lrp_core.verification.rules import biases_of
 from tests.tiny import ragged_rows, tiny_model
 
 pytestmark = pytest.mark.numeric

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from lrp_core import METHODS, Batch, UnsupportedMethod
-from lrp_core.methods.gradients import MEASURES
-from lrp_core.rules import ATTNLRP, LRP
-from lrp_core.rules.neurons import NeuronRelevance
-from lrp_core.rules.scope import rules_on
+from closelook.lrp_core import METHODS, Batch, UnsupportedMethod
+from closelook.lrp_core.methods.gradients import MEASURES
+from closelook.lrp_core.rules import ATTNLRP, LRP
+from closelook.lrp_core.rules.neurons import NeuronRelevance
+from closelook.lrp_core.rules.scope import rules_on
 from tests.oracles import rules as oracles
 from tests.tiny import ragged_rows, tiny_model
 

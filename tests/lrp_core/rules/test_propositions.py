@@ -5,11 +5,11 @@ import torch
 from torch import nn
 from transformers.activations import ACT2FN
 
-from lrp_core.rules import ATTNLRP, LRP, PLAIN, Composite, propagation
-from lrp_core.rules.activation import ACTIVATIONS, activate, activation
-from lrp_core.rules.bilinear import attend_with, share
-from lrp_core.rules.normalization import normalise
-from lrp_core.rules.switch import Switch
+from closelook.lrp_core.rules import ATTNLRP, LRP, PLAIN, Composite, propagation
+from closelook.lrp_core.rules.activation import ACTIVATIONS, activate, activation
+from closelook.lrp_core.rules.bilinear import attend_with, share
+from closelook.lrp_core.rules.normalization import normalise
+from closelook.lrp_core.rules.switch import Switch
 from tests.oracles import rules as oracles
 
 pytestmark = pytest.mark.numeric

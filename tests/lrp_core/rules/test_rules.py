@@ -3,16 +3,16 @@
 import pytest
 import torch
 
-from lrp_core import METHODS, Batch, Request, UserError, attribute
-from lrp_core.parts.layers import Convolution
-from lrp_core.readers.readout import explained_numbers
-from lrp_core.rules import ATTNLRP, PLAIN, changed
-from lrp_core.rules.composite import OF_ATTNLRP, OF_LRP, RULES, VIT, Spec, combinations
-from lrp_core.rules.linear import ZPLUS, alpha_beta_rule, gamma_rule
-from lrp_core.rules.linear import _gamma as gamma_by_hand
-from lrp_core.rules.scope import rules_on
-from lrp_core.rules.softmax import SOFTMAX_RULES
-from lrp_core.rules.switch import Switch
+from closelook.lrp_core import METHODS, Batch, Request, UserError, attribute
+from closelook.lrp_core.parts.layers import Convolution
+from closelook.lrp_core.readers.readout import explained_numbers
+from closelook.lrp_core.rules import ATTNLRP, PLAIN, changed
+from closelook.lrp_core.rules.composite import OF_ATTNLRP, OF_LRP, RULES, VIT, Spec, combinations
+from closelook.lrp_core.rules.linear import ZPLUS, alpha_beta_rule, gamma_rule
+from closelook.lrp_core.rules.linear import _gamma as gamma_by_hand
+from closelook.lrp_core.rules.scope import rules_on
+from closelook.lrp_core.rules.softmax import SOFTMAX_RULES
+from closelook.lrp_core.rules.switch import Switch
 from tests.oracles import rules as oracles
 from tests.oracles import vit as oracles_vit
 from tests.tiny import picture_rows, ragged_rows, tiny_model

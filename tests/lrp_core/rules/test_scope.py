@@ -5,11 +5,11 @@ import copy
 import pytest
 import torch
 
-from lrp_core import METHODS, Batch, Request, UserError, attribute
-from lrp_core.methods.gradients import READINGS, explain_many
-from lrp_core.opening.model import view_of
-from lrp_core.rules import ATTNLRP, LRP
-from lrp_core.rules.scope import rules_on
+from closelook.lrp_core import METHODS, Batch, Request, UserError, attribute
+from closelook.lrp_core.methods.gradients import READINGS, explain_many
+from closelook.lrp_core.opening.model import view_of
+from closelook.lrp_core.rules import ATTNLRP, LRP
+from closelook.lrp_core.rules.scope import rules_on
 from tests.tiny import ragged_rows, tiny_model
 
 REQUESTS = [

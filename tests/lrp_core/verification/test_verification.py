@@ -5,17 +5,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from jobs.methods import METHODS, applicable
-from lrp_core import Batch, Method
-from lrp_core.records.explained import without_sum
-from lrp_core.records.types import UnsupportedMethod
-from lrp_core.rules import scope
-from lrp_core.verification.agreement import ORDER, PADDED, STOCK, TOLD
-from lrp_core.verification.derivatives import EMBEDDINGS, composites_to_check, gap_of_derivatives
-from lrp_core.verification.record import Finding, Gap, Verification
-from lrp_core.verification.rules import DERIVATIVE, LAYERS, SUMS, TWINS
-from lrp_core.verification.run import verify_view
-from lrp_core.verification.samples import random_rows
+from closelook.jobs.methods import METHODS, applicable
+from closelook.lrp_core import Batch, Method
+from closelook.lrp_core.records.explained import without_sum
+from closelook.lrp_core.records.types import UnsupportedMethod
+from closelook.lrp_core.rules import scope
+from closelook.lrp_core.verification.agreement import ORDER, PADDED, STOCK, TOLD
+from closelook.lrp_core.verification.derivatives import EMBEDDINGS, composites_to_check, gap_of_derivatives
+from closelook.lrp_core.verification.record import Finding, Gap, Verification
+from closelook.lrp_core.verification.rules import DERIVATIVE, LAYERS, SUMS, TWINS
+from closelook.lrp_core.verification.run import verify_view
+from closelook.lrp_core.verification.samples import random_rows
 from tests.asked import in_turn
 from tests.tiny import T5_RELU, tiny_classifier, tiny_model
 

@@ -5,10 +5,10 @@ import torch
 import transformers
 from torch import nn
 
-from lrp_core import METHODS, Batch, UnsupportedModel
-from lrp_core.families import family_of
-from lrp_core.opening.model import view_of
-from lrp_core.views.guard import left_as_it_was
+from closelook.lrp_core import METHODS, Batch, UnsupportedModel
+from closelook.lrp_core.families import family_of
+from closelook.lrp_core.opening.model import view_of
+from closelook.lrp_core.views.guard import left_as_it_was
 from tests.tiny import BOTH, FEWER, MORE, TINY, ragged_rows, tiny_config, tiny_model
 
 CHANGED_BY_VIEWS = ("albert", "mixtral", "t5")

@@ -5,9 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from alti import METHODS as VECTORS
-from lrp_core import METHODS, Batch, ModelView, UnsupportedModel, UnusableRows, UserError, load_model, random_model
-from lrp_core.readers.predictions import with_predictions
+from closelook.alti import METHODS as VECTORS
+from closelook.lrp_core import (
+    METHODS,
+    Batch,
+    ModelView,
+    UnsupportedModel,
+    UnusableRows,
+    UserError,
+    load_model,
+    random_model,
+)
+from closelook.lrp_core.readers.predictions import with_predictions
 from tests.asked import CLOSE, close, explain, in_turn
 from tests.oracles import methods as oracles
 from tests.oracles import states as oracles_states

@@ -7,13 +7,13 @@ import pytest
 import torch
 from transformers import T5ForSequenceClassification
 
-from lrp_core import METHODS, Batch, UnsupportedMethod, UnsupportedModel, UnusableRows, UserError, attribute
-from lrp_core.interventions.heads import branches, heads_removed
-from lrp_core.interventions.tokens import tokens_removed
-from lrp_core.opening.model import view_of
-from lrp_core.readers.predictions import predicted
-from lrp_core.rules import ATTNLRP, LRP
-from lrp_core.rules.scope import rules_on
+from closelook.lrp_core import METHODS, Batch, UnsupportedMethod, UnsupportedModel, UnusableRows, UserError, attribute
+from closelook.lrp_core.interventions.heads import branches, heads_removed
+from closelook.lrp_core.interventions.tokens import tokens_removed
+from closelook.lrp_core.opening.model import view_of
+from closelook.lrp_core.readers.predictions import predicted
+from closelook.lrp_core.rules import ATTNLRP, LRP
+from closelook.lrp_core.rules.scope import rules_on
 from tests.lrp_core.rules.test_conservation import without_biases
 from tests.oracles import encoder_decoder as oracles_encoder_decoder
 from tests.oracles import methods as oracles_methods
@@ -123,9 +123,9 @@ def test_what_is_missing_from_the_sum_is_what_biases_and_softmax_absorb(view, ru
 
 def _absorbed_by_softmax(view, batch):
     """Relevance of weights minus that of their scores, a quarter of which goes to queries and one to keys."""
-    from lrp_core.readers.attention import around_attention
-    from lrp_core.rules.bilinear import attend_with
-    from lrp_core.rules.switch import Switch
+    from closelook.lrp_core.readers.attention import around_attention
+    from closelook.lrp_core.rules.bilinear import attend_with
+    from closelook.lrp_core.rules.switch import Switch
 
     switch, kept = Switch((ATTNLRP,), ATTNLRP), []
 
@@ -153,7 +153,7 @@ def _absorbed_by_softmax(view, batch):
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("method", ["gradient_x_input", "lrp", "attnlrp"])
 def test_head_poolings_equal_the_naive_ones_on_every_attention_layer(view, method):
-    from lrp_core.methods.gradients import READINGS
+    from closelook.lrp_core.methods.gradients import READINGS
 
     batch, reading, outputs = Batch.collate(ragged_rows(view), 0), READINGS[method], {}
     hooks = [
@@ -338,7 +338,7 @@ def test_what_needs_one_stack_of_states_is_refused_by_name(view, method):
 
 
 def test_vector_methods_are_refused_by_name(view):
-    from jobs.methods import METHODS as EVERY
+    from closelook.jobs.methods import METHODS as EVERY
 
     of_vectors = {name for name, method in EVERY.items() if "tokens" in method.gives} - set(METHODS)
     assert of_vectors
@@ -389,7 +389,7 @@ def test_what_is_counted_by_blocks_of_one_stack_is_refused_by_name(view, part):
 
 
 def test_rows_get_the_start_token_of_the_model_before_the_answer_so_far(view):
-    from lrp_core.readers.readout import rows_for
+    from closelook.lrp_core.readers.readout import rows_for
 
     start = view.config.decoder_start_token_id
     rows = rows_for(view, [{"decoder_input_ids": [7, 8], "position": 2}, {"decoder_input_ids": None, "position": 0}])

@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForTokenClassification
 
-from alti import METHODS as VECTORS
-from lrp_core import (
+from closelook.alti import METHODS as VECTORS
+from closelook.lrp_core import (
     METHODS,
     Batch,
     ModelView,
@@ -16,12 +16,12 @@ from lrp_core import (
     load_model,
     random_model,
 )
-from lrp_core.families import FAMILIES, family_of_type
-from lrp_core.families.generic import generic_family
-from lrp_core.interventions.tokens import tokens_removed
-from lrp_core.opening.model import view_of
-from lrp_core.readers.predictions import with_predictions
-from lrp_core.readers.readout import over_vocabulary
+from closelook.lrp_core.families import FAMILIES, family_of_type
+from closelook.lrp_core.families.generic import generic_family
+from closelook.lrp_core.interventions.tokens import tokens_removed
+from closelook.lrp_core.opening.model import view_of
+from closelook.lrp_core.readers.predictions import with_predictions
+from closelook.lrp_core.readers.readout import over_vocabulary
 from tests.asked import CLOSE, close, explain
 from tests.oracles import methods as oracles
 from tests.tiny import ragged_rows, tiny_model

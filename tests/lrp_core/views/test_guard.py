@@ -9,12 +9,12 @@ import pytest
 import torch
 from transformers.models.llama import modeling_llama
 
-from jobs.methods import METHODS, applicable
-from lrp_core import Batch, Method, UnsupportedMethod, UnsupportedModel, UnusableRows, UserError, without_sum
-from lrp_core.opening.altered import note_altered
-from lrp_core.opening.model import view_of
-from lrp_core.parts.layers import ALTERED
-from lrp_core.readers.attention import around_attention
+from closelook.jobs.methods import METHODS, applicable
+from closelook.lrp_core import Batch, Method, UnsupportedMethod, UnsupportedModel, UnusableRows, UserError, without_sum
+from closelook.lrp_core.opening.altered import note_altered
+from closelook.lrp_core.opening.model import view_of
+from closelook.lrp_core.parts.layers import ALTERED
+from closelook.lrp_core.readers.attention import around_attention
 from tests.tiny import BOTH, FEWER, IMAGES, MORE, TINY, ragged_rows, tiny_classifier, tiny_model
 
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForMaskedImageModeling
 
-from lrp_core import METHODS, Batch, ModelView, Request, UnsupportedModel, UserError, attribute, random_model
-from lrp_core.methods.gradients import explain_many
-from lrp_core.opening.model import view_of
+from closelook.lrp_core import METHODS, Batch, ModelView, Request, UnsupportedModel, UserError, attribute, random_model
+from closelook.lrp_core.methods.gradients import explain_many
+from closelook.lrp_core.opening.model import view_of
 from tests.oracles import methods as oracles_methods
 from tests.oracles import vit as oracles_vit
 from tests.tiny import picture_rows, tiny_config, tiny_model
@@ -86,7 +86,7 @@ def test_integrated_gradients_go_from_a_picture_of_zeros(view, rows, batch, expl
 
 
 def test_smoothgrad_is_the_signed_mean_gradient_at_noisy_pixels(view, rows, batch):
-    from lrp_core.methods.path_gradients import Noise
+    from closelook.lrp_core.methods.path_gradients import Noise
 
     relevance = attribute("smoothgrad", view, batch, samples=3, sigma=0.05)
     noise = [Noise(batch, view.visible(batch), 12, 0)(k).double() for k in range(3)]
@@ -153,7 +153,7 @@ def test_lrp_conserves_the_logit_when_biases_are_zero(explanation):
 
 
 def test_alti_logit_conserves_where_nothing_but_attention_writes():
-    from jobs.methods import METHODS as EVERY
+    from closelook.jobs.methods import METHODS as EVERY
 
     view = tiny_model("vit")
     for name, parameter in view.model.named_parameters():

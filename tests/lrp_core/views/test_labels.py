@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lrp_core import Batch, Request, UnusableRows, UserError
-from lrp_core.methods import METHODS
-from lrp_core.views.repeated import LABELS_AT_ONCE
+from closelook.lrp_core import Batch, Request, UnusableRows, UserError
+from closelook.lrp_core.methods import METHODS
+from closelook.lrp_core.views.repeated import LABELS_AT_ONCE
 from tests.tiny import tiny_classifier, tiny_model
 
 ROWS = [[5, 9, 17, 8, 33], [12, 40, 7]]

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from lrp_core import Batch, UserError, load_model
+from closelook.lrp_core import Batch, UserError, load_model
 from tests.oracles import methods as oracles
 from tests.tiny import ragged_rows
 

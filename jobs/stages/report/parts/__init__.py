@@ -8,12 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from evaluation.report.page import Part
-from jobs.stages.report.parts.faithfulness import composites_part, evidence_part, faithfulness_part, shares_part
-from jobs.stages.report.parts.layers import crossing_part, knockouts_part, layers_part, pruning_part
-from jobs.stages.report.parts.methods import agreement_part, controls_part, extremes_part, runtime_part, sample_part
-from jobs.stages.report.parts.sources import sources_part
-from jobs.stages.report.reported import Reported
+from closelook.evaluation.report.page import Part
+from closelook.jobs.stages.report.parts.faithfulness import (
+    composites_part,
+    evidence_part,
+    faithfulness_part,
+    shares_part,
+)
+from closelook.jobs.stages.report.parts.layers import crossing_part, knockouts_part, layers_part, pruning_part
+from closelook.jobs.stages.report.parts.methods import (
+    agreement_part,
+    controls_part,
+    extremes_part,
+    runtime_part,
+    sample_part,
+)
+from closelook.jobs.stages.report.parts.sources import sources_part
+from closelook.jobs.stages.report.reported import Reported
 
 #: In the order of the page. A part with nothing to show says what to run.
 PARTS: tuple[Callable[[Reported], Part], ...] = (

@@ -5,25 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from evaluation.report.page import Part
-from evaluation.report.results import CellKey, Methods
-from evaluation.report.sections import faithfulness as tables
-from evaluation.report.sections import shares as removed
-from evaluation.report.sections.choices import MethodTrials, Search, best_table, choices_table, search_figures
-from evaluation.report.sections.evidence import EvidencePoints, evidence_figure, evidence_table, ranks_table, ways_table
-from evaluation.report.sections.shares import ShareSet
-from evaluation.scoring.faithfulness.flips import AREAS, TARGET_LOGIT
-from evaluation.scoring.faithfulness.scores import Trial
-from evaluation.scoring.faithfulness.shares import SHARE_COLUMNS, shares_of
-from jobs.config.models import KEY
-from jobs.plan.choices import in_words
-from jobs.plan.forwards import forwards
-from jobs.plan.node import Choice, Plan
-from jobs.products import curves
-from jobs.stages.report.missing import why_empty
-from jobs.stages.report.reported import Reported
-from jobs.stages.report.results import cell_key_of
-from lrp_core.rules.composite import Spec
+from closelook.evaluation.report.page import Part
+from closelook.evaluation.report.results import CellKey, Methods
+from closelook.evaluation.report.sections import faithfulness as tables
+from closelook.evaluation.report.sections import shares as removed
+from closelook.evaluation.report.sections.choices import MethodTrials, Search, best_table, choices_table, search_figures
+from closelook.evaluation.report.sections.evidence import (
+    EvidencePoints,
+    evidence_figure,
+    evidence_table,
+    ranks_table,
+    ways_table,
+)
+from closelook.evaluation.report.sections.shares import ShareSet
+from closelook.evaluation.scoring.faithfulness.flips import AREAS, TARGET_LOGIT
+from closelook.evaluation.scoring.faithfulness.scores import Trial
+from closelook.evaluation.scoring.faithfulness.shares import SHARE_COLUMNS, shares_of
+from closelook.jobs.config.models import KEY
+from closelook.jobs.plan.choices import in_words
+from closelook.jobs.plan.forwards import forwards
+from closelook.jobs.plan.node import Choice, Plan
+from closelook.jobs.products import curves
+from closelook.jobs.stages.report.missing import why_empty
+from closelook.jobs.stages.report.reported import Reported
+from closelook.jobs.stages.report.results import cell_key_of
+from closelook.lrp_core.rules.composite import Spec
 
 PAGE = "faithfulness.html"
 

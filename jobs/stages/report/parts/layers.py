@@ -8,10 +8,16 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from evaluation.report.page import Part
-from evaluation.report.results import rank
-from evaluation.report.sections.layers import LayerScore, layer_differences, layer_figures, layer_table, of_layer
-from evaluation.report.sections.neurons import (
+from closelook.evaluation.report.page import Part
+from closelook.evaluation.report.results import rank
+from closelook.evaluation.report.sections.layers import (
+    LayerScore,
+    layer_differences,
+    layer_figures,
+    layer_table,
+    of_layer,
+)
+from closelook.evaluation.report.sections.neurons import (
     REASONS,
     Ablations,
     Crossing,
@@ -20,22 +26,22 @@ from evaluation.report.sections.neurons import (
     crossing_figure,
     crossing_table,
 )
-from evaluation.report.sections.pruning import areas_of, areas_table, curves_of, pruning_figures
-from evaluation.schema import KNOCKOUTS, LAYER_SCORES_SAMPLES, NEURONS, PRUNING
-from evaluation.schema import LAYER_SCORES as SCHEMA
-from evaluation.scoring.means import summarise
-from evaluation.scoring.metrics import METRICS
-from evaluation.scoring.samples import VARIANT
-from evaluation.scoring.statistics import Comparison, compare
-from jobs.config import PruneConfig
-from jobs.products.neurons.knockouts import KnockoutNode, knockouts_of
-from jobs.products.pruning import pruning_of
-from jobs.products.scores import LAYER_SCORES
-from jobs.stages.report.missing import no_neurons, why_empty
-from jobs.stages.report.reported import Reported
-from jobs.stages.report.results import cell_key_of, scale_of
-from jobs.store import Artifact
-from lrp_core.records.explained import EXPLAINED, NONE, TARGET
+from closelook.evaluation.report.sections.pruning import areas_of, areas_table, curves_of, pruning_figures
+from closelook.evaluation.schema import KNOCKOUTS, LAYER_SCORES_SAMPLES, NEURONS, PRUNING
+from closelook.evaluation.schema import LAYER_SCORES as SCHEMA
+from closelook.evaluation.scoring.means import summarise
+from closelook.evaluation.scoring.metrics import METRICS
+from closelook.evaluation.scoring.samples import VARIANT
+from closelook.evaluation.scoring.statistics import Comparison, compare
+from closelook.jobs.config import PruneConfig
+from closelook.jobs.products.neurons.knockouts import KnockoutNode, knockouts_of
+from closelook.jobs.products.pruning import pruning_of
+from closelook.jobs.products.scores import LAYER_SCORES
+from closelook.jobs.stages.report.missing import no_neurons, why_empty
+from closelook.jobs.stages.report.reported import Reported
+from closelook.jobs.stages.report.results import cell_key_of, scale_of
+from closelook.jobs.store import Artifact
+from closelook.lrp_core.records.explained import EXPLAINED, NONE, TARGET
 
 PAGE = "neurons.html"
 Values = dict[str, dict[int, dict[str, Any]]]  # metrics by sample id and layer

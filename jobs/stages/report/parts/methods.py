@@ -9,28 +9,28 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from evaluation.report.heatmaps.one_sample import picture_rows, token_rows, token_table
-from evaluation.report.page import Part
-from evaluation.report.results import Methods, Variant
-from evaluation.report.sections.agreement import agreement_figures, agreement_table
-from evaluation.report.sections.controls import PAGE, controls_figure, controls_table, further_tables
-from evaluation.report.sections.costs import cost_table, costs, length_tables, runtime_figures
-from evaluation.report.sections.extremes import Extremes, extremes_figures, extremes_tables
-from evaluation.schema import NEURONS, RELEVANCE
-from evaluation.scoring.agreement import MethodAgreement, agreement_of
-from jobs.bench.storage import measured_by
-from jobs.methods import METHODS
-from jobs.plan.node import Cell, Run
-from jobs.products.controls import randomisation, rewritten, shapley
-from jobs.products.controls.rows import broken
-from jobs.products.scores import SCORES
-from jobs.stages.report.missing import why_empty
-from jobs.stages.report.reported import Reported
-from jobs.stages.report.results import cell_key_of, relevance_artifacts, relevance_cells, shown_cell_keys
-from jobs.stages.report.samples import one_sample
-from jobs.store import Artifact, Ledger
-from lrp_core.records.capabilities import RULES
-from lrp_core.records.explained import NONE, TARGET, needs_foil
+from closelook.evaluation.report.heatmaps.one_sample import picture_rows, token_rows, token_table
+from closelook.evaluation.report.page import Part
+from closelook.evaluation.report.results import Methods, Variant
+from closelook.evaluation.report.sections.agreement import agreement_figures, agreement_table
+from closelook.evaluation.report.sections.controls import PAGE, controls_figure, controls_table, further_tables
+from closelook.evaluation.report.sections.costs import cost_table, costs, length_tables, runtime_figures
+from closelook.evaluation.report.sections.extremes import Extremes, extremes_figures, extremes_tables
+from closelook.evaluation.schema import NEURONS, RELEVANCE
+from closelook.evaluation.scoring.agreement import MethodAgreement, agreement_of
+from closelook.jobs.bench.storage import measured_by
+from closelook.jobs.methods import METHODS
+from closelook.jobs.plan.node import Cell, Run
+from closelook.jobs.products.controls import randomisation, rewritten, shapley
+from closelook.jobs.products.controls.rows import broken
+from closelook.jobs.products.scores import SCORES
+from closelook.jobs.stages.report.missing import why_empty
+from closelook.jobs.stages.report.reported import Reported
+from closelook.jobs.stages.report.results import cell_key_of, relevance_artifacts, relevance_cells, shown_cell_keys
+from closelook.jobs.stages.report.samples import one_sample
+from closelook.jobs.store import Artifact, Ledger
+from closelook.lrp_core.records.capabilities import RULES
+from closelook.lrp_core.records.explained import NONE, TARGET, needs_foil
 
 SAMPLES = 30  # so many samples of a model and task are compared
 Maps = dict[str, dict[str, np.ndarray]]  # relevance [T] by method and sample id

@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.ablations.means import Judgement, Setting, judgement_of
-from evaluation.report.overview.leaderboard import seconds_of
-from evaluation.report.page import Part
-from evaluation.report.sections.sources import PAGE, Judged, error_figures, sources_tables
-from evaluation.schema import RUNTIME
-from evaluation.schema import SOURCES as SCHEMA
-from jobs.config import configured
-from jobs.plan.clusters import clusters_of
-from jobs.plan.node import Run
-from jobs.products.answers import sources
-from jobs.products.answers.ablations import SourcesNode, timings_of
-from jobs.stages.report.missing import why_empty
-from jobs.stages.report.reported import Reported
+from closelook.evaluation.ablations.means import Judgement, Setting, judgement_of
+from closelook.evaluation.report.overview.leaderboard import seconds_of
+from closelook.evaluation.report.page import Part
+from closelook.evaluation.report.sections.sources import PAGE, Judged, error_figures, sources_tables
+from closelook.evaluation.schema import RUNTIME
+from closelook.evaluation.schema import SOURCES as SCHEMA
+from closelook.jobs.config import configured
+from closelook.jobs.plan.clusters import clusters_of
+from closelook.jobs.plan.node import Run
+from closelook.jobs.products.answers import sources
+from closelook.jobs.products.answers.ablations import SourcesNode, timings_of
+from closelook.jobs.stages.report.missing import why_empty
+from closelook.jobs.stages.report.reported import Reported
 
 UNTRAINED = (
     "Untrained: some models have random weights, and did not write these answers. Their numbers show form and cost, "

@@ -10,15 +10,15 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from evaluation.ablations.running import removed
-from evaluation.benchmark.answers.prompts import NO_UNIT
-from evaluation.benchmark.demo import model_dir
-from evaluation.benchmark.samples import sample
-from evaluation.benchmark.sources.generations import parse
-from evaluation.benchmark.sources.own import parse as own
-from evaluation.benchmark.views import tokenise
-from evaluation.schema import ANSWER_VIEW, VIEW, titled
-from lrp_core.records.kinds import CAUSAL, ENCODER_DECODER
+from closelook.evaluation.ablations.running import removed
+from closelook.evaluation.benchmark.answers.prompts import NO_UNIT
+from closelook.evaluation.benchmark.demo import model_dir
+from closelook.evaluation.benchmark.samples import sample
+from closelook.evaluation.benchmark.sources.generations import parse
+from closelook.evaluation.benchmark.sources.own import parse as own
+from closelook.evaluation.benchmark.views import tokenise
+from closelook.evaluation.schema import ANSWER_VIEW, VIEW, titled
+from closelook.lrp_core.records.kinds import CAUSAL, ENCODER_DECODER
 
 PROMPT = "Context: Alice opened a shop in Rome. Carl lost a ring on Monday. Question: Who opened a shop? Answer:"
 PASSAGES = ["Alice opened a shop in Rome.", "Carl lost a ring on Monday."]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from evaluation.benchmark.answers.prompts import (
+from closelook.evaluation.benchmark.answers.prompts import (
     NO_UNIT,
     sentences_in,
     units_of,
@@ -10,9 +10,9 @@ from evaluation.benchmark.answers.prompts import (
     without_units,
     words_in,
 )
-from evaluation.benchmark.demo import model_dir
-from evaluation.benchmark.encoding import encode
-from evaluation.benchmark.samples import Malformed
+from closelook.evaluation.benchmark.demo import model_dir
+from closelook.evaluation.benchmark.encoding import encode
+from closelook.evaluation.benchmark.samples import Malformed
 
 PROMPT = "Ann sleeps. Bob runs! Who runs?"
 

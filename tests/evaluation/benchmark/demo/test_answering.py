@@ -3,9 +3,9 @@
 import pytest
 from transformers import AutoTokenizer
 
-from evaluation.benchmark.demo import ANSWERING, generate, lexicon, model_dir
-from evaluation.benchmark.views import tokenise
-from lrp_core import load_model
+from closelook.evaluation.benchmark.demo import ANSWERING, generate, lexicon, model_dir
+from closelook.evaluation.benchmark.views import tokenise
+from closelook.lrp_core import load_model
 from tools.demo_models.answering import AnswerRecipe, accuracy, train
 
 UNSEEN_SEED = 77  # neither the training's nor the card's

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from evaluation.benchmark.demo import MODELS, generate, model_dir
-from evaluation.benchmark.samples import Beginning
-from evaluation.benchmark.views import tokenise
-from evaluation.scoring.faithfulness.flipping import Flips, PerturbedSample, compute_curves
-from evaluation.scoring.intervals import Resampling
-from evaluation.scoring.statistics import FLIPS, bootstrap_means, holm_adjusted, interval, sign_flip_p
-from lrp_core import Batch, attribute, load_model
-from lrp_core.readers.predictions import with_predictions
+from closelook.evaluation.benchmark.demo import MODELS, generate, model_dir
+from closelook.evaluation.benchmark.samples import Beginning
+from closelook.evaluation.benchmark.views import tokenise
+from closelook.evaluation.scoring.faithfulness.flipping import Flips, PerturbedSample, compute_curves
+from closelook.evaluation.scoring.intervals import Resampling
+from closelook.evaluation.scoring.statistics import FLIPS, bootstrap_means, holm_adjusted, interval, sign_flip_p
+from closelook.lrp_core import Batch, attribute, load_model
+from closelook.lrp_core.readers.predictions import with_predictions
 
 METHODS = ("lrp", "attnlrp", "random")
 SAMPLES, RESAMPLES = 40, 1000

@@ -3,8 +3,8 @@ from itertools import islice
 
 import pytest
 
-from evaluation.benchmark.demo import TASKS, generate, lexicon
-from evaluation.benchmark.demo.grammar import draws
+from closelook.evaluation.benchmark.demo import TASKS, generate, lexicon
+from closelook.evaluation.benchmark.demo.grammar import draws
 
 N = 400
 NOUNS = {form: number for pair in [*lexicon.ANIMATE, *lexicon.THINGS] for number, form in enumerate(pair)}
@@ -87,6 +87,6 @@ def test_an_exhausted_language_says_how_much_there_is(monkeypatch):
     monkeypatch.setattr(lexicon, "DETERMINERS", ["the"])
     monkeypatch.setattr(lexicon, "PREDICATES", [(("is", "are"), ["old"])])
     monkeypatch.setattr(lexicon, "TIMES", {"at": ["noon", "dusk"]})
-    monkeypatch.setattr("evaluation.benchmark.demo.split._MAX_MISSES", 200)
+    monkeypatch.setattr("closelook.evaluation.benchmark.demo.split._MAX_MISSES", 200)
     with pytest.raises(ValueError, match=r"has only \d+ qa samples, not 100000; ask for fewer"):
         list(generate("qa", 100_000))

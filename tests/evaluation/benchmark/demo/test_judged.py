@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from evaluation.benchmark.demo import HEADS, generate, lexicon, model_dir
-from evaluation.benchmark.demo.labelled import JUDGED, LABELS, judged
-from evaluation.tasks import TASKS
-from lrp_core import Batch, load_model
+from closelook.evaluation.benchmark.demo import HEADS, generate, lexicon, model_dir
+from closelook.evaluation.benchmark.demo.labelled import JUDGED, LABELS, judged
+from closelook.evaluation.tasks import TASKS
+from closelook.lrp_core import Batch, load_model
 from tools.demo_models import heads
 
 N = 400

@@ -6,9 +6,9 @@ from itertools import islice
 import torch
 from transformers import AutoTokenizer
 
-from evaluation.benchmark.demo import lexicon, model_dir
-from evaluation.benchmark.demo.labelled import VERDICTS, Judged, is_balanced, judged
-from lrp_core import load_model
+from closelook.evaluation.benchmark.demo import lexicon, model_dir
+from closelook.evaluation.benchmark.demo.labelled import VERDICTS, Judged, is_balanced, judged
+from closelook.lrp_core import load_model
 from tools.demo_models import heads
 
 N = 400

@@ -2,8 +2,8 @@
 
 from transformers import AutoTokenizer
 
-from evaluation.benchmark.demo import model_dir
-from lrp_core import load_model
+from closelook.evaluation.benchmark.demo import model_dir
+from closelook.lrp_core import load_model
 from tools.demo_models.reading import ReadingRecipe, accuracy, train
 
 UNSEEN_SEED = 77  # neither the training's nor the card's

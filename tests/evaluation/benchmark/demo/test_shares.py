@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from alti import METHODS as VECTORS
-from evaluation.benchmark.demo import generate, model_dir
-from evaluation.benchmark.views import tokenise
-from evaluation.scoring.faithfulness.flipping import Flips, PerturbedSample, compute_curves
-from evaluation.scoring.faithfulness.flips import SHARES, SHARES_OF_TOKENS
-from evaluation.scoring.faithfulness.scores import share_scores
-from lrp_core import METHODS, Batch, load_model
-from lrp_core.interventions.tokens import DELETE, MASK
-from lrp_core.readers.predictions import with_predictions
+from closelook.alti import METHODS as VECTORS
+from closelook.evaluation.benchmark.demo import generate, model_dir
+from closelook.evaluation.benchmark.views import tokenise
+from closelook.evaluation.scoring.faithfulness.flipping import Flips, PerturbedSample, compute_curves
+from closelook.evaluation.scoring.faithfulness.flips import SHARES, SHARES_OF_TOKENS
+from closelook.evaluation.scoring.faithfulness.scores import share_scores
+from closelook.lrp_core import METHODS, Batch, load_model
+from closelook.lrp_core.interventions.tokens import DELETE, MASK
+from closelook.lrp_core.readers.predictions import with_predictions
 
 SAMPLES, CLEARLY = 20, 0.02
 #: Methods that do not clearly beat random; docs/methods.md, "Methods on trained classifiers", says why.

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import closelook as front
-from evaluation.schema import TOKENS, WORDS, check
-from jobs.commands.texts import explaining, parts
+from closelook.evaluation.schema import TOKENS, WORDS, check
+from closelook.jobs.commands.texts import explaining, parts
 from tests.jobs.small import REPOSITORY
 
 MODEL = "demo/bert-sentiment"
@@ -224,8 +224,8 @@ def test_a_call_that_is_killed_goes_on_and_computes_nothing_twice(file, tmp_path
     """The process is killed when it has written two of five parts; another one is asked again."""
     script = f"""
 import sys
-from jobs.commands.texts import parts
-from jobs.__main__ import main
+from closelook.jobs.commands.texts import parts
+from closelook.jobs.__main__ import main
 parts.PART_TEXTS = 1
 compute = parts.compute
 def recorded(opened, methods, texts, *arguments):
@@ -238,7 +238,7 @@ sys.argv = ["closelook", "explain-file", {str(file)!r}, {str(tmp_path / "out.par
 main()
 """
     command = [sys.executable, "-c", script]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src")}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     done = tmp_path / "out.parts"
     while process.poll() is None and len(list(done.glob("*.words.parquet"))) < 2:

@@ -6,9 +6,9 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from evaluation.schema import TOKENS, WORDS, check
-from jobs.commands.texts.parts import replacing
-from jobs.store import Store
+from closelook.evaluation.schema import TOKENS, WORDS, check
+from closelook.jobs.commands.texts.parts import replacing
+from closelook.jobs.store import Store
 
 TEXTS = {
     "A": "The ship that followed their clocks looked boring today.",

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import closelook as front
-from evaluation.report.drawing import Line, Panel, Plot
-from evaluation.report.render import comma_separated
-from evaluation.report.table import Cell, Column, Row, Table
+from closelook.evaluation.report.drawing import Line, Panel, Plot
+from closelook.evaluation.report.render import comma_separated
+from closelook.evaluation.report.table import Cell, Column, Row, Table
 
 MODEL = "demo/bert-sentiment"
 FORMULAS = ["=HYPERLINK(1)", "+1", "-2+3", "@SUM(1)", "\t=1+1", "\r=1+1"]
