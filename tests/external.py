@@ -32,13 +32,6 @@ def chromium_programs() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def pdflatex() -> str:
-    """The path of pdflatex."""
-    [path] = programs("Debian's package texlive-latex-recommended", "pdflatex")
-    return path
-
-
-@pytest.fixture(scope="session")
 def make() -> str:
     """The path of make."""
     [path] = programs("Debian's package make", "make")
@@ -82,7 +75,7 @@ def shared() -> Path:
     return SHARED
 
 
-PROGRAMS = ("chromium_programs", "make", "namespaces", "network_namespaces", "pdflatex")
+PROGRAMS = ("chromium_programs", "make", "namespaces", "network_namespaces")
 FIXTURES = frozenset((*PACKAGES, *PROGRAMS, "shared"))
 
 

@@ -32,7 +32,6 @@ from closelook.evaluation.report.render import (
     NO_ROWS,
     comma_separated,
     decimals,
-    latex,
     markdown,
     number,
     reason,
@@ -138,7 +137,7 @@ class Site:
     def files(self, close_look: bool = False) -> dict[str, str | bytes]:
         """The contents of all files of the site, by path.
 
-        `close_look` shows the papers' numbers beside ours in tables in Markdown and LaTeX.
+        `close_look` shows the papers' numbers beside ours in tables in Markdown.
         """
         published = bool(self.results.published)
         wide, long = self.tables[:2]  # the overview, and the overview beside random
@@ -169,7 +168,6 @@ class Site:
                 files |= figure.files
         for table in tables:
             files[f"tables/{table.name}.md"] = markdown(table, close_look)
-            files[f"tables/{table.name}.tex"] = latex(table, close_look)
             files[f"tables/{table.name}.csv"] = comma_separated(table)
         for records in (*self.samples.leaves, *self.neurons.leaves, *self.sources.leaves):
             files |= records.files

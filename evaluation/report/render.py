@@ -1,12 +1,10 @@
-"""Tables as Markdown, LaTeX (booktabs) and CSV; the templates render tables as HTML."""
+"""Tables as Markdown and CSV; the templates render tables as HTML."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from operator import attrgetter
 from typing import Any
 
 from closelook.evaluation.report.spreadsheet import csv_text
@@ -16,29 +14,6 @@ from closelook.evaluation.scoring.statistics import stars
 NO_ROWS = "Nothing to show: this root holds no numbers for this table."
 NOTHING = "–"
 MOST_DECIMALS = 3
-MOST_COLUMNS = 12  # columns of numbers beside each other on a page of LaTeX
-#: Characters that LaTeX does not print as they are.
-_TEX = {
-    "\\": r"\textbackslash{}",
-    "−": "$-$",
-    "–": "--",
-    "Δ": r"$\Delta$",
-    "×": r"$\times$",
-    "·": r"$\cdot$",
-    "<": "$<$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-    "→": r"$\to$",
-    "…": r"\ldots{}",
-    "α": r"$\alpha$",
-    "β": r"$\beta$",
-    "²": "$^2$",
-    ">": "$>$",
-    "|": r"$\vert$",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-}
-_TEX |= {character: "\\" + character for character in "&%$#_{}"}
 
 
 def number(value: float, digits: int, signed: bool = False) -> str:
@@ -114,58 +89,6 @@ def _escaped(text: str) -> str:
     return text.replace("|", r"\|").replace("*", r"\*").replace("<", "&lt;")
 
 
-def latex(table: Table, close_look: bool = False) -> str:
-    """The table in LaTeX, for the packages booktabs and graphicx; `close_look` as for `cell_text`.
-
-    Columns that do not fit a page are in further tabulars below. Groups of columns stay together if they fit, and a
-    tabular that is wider than the text is shrunk to its width.
-    """
-    # LaTeX numbers tables itself: "Table 1. " at the beginning of a title is left out.
-    caption = table.title.split(". ", 1)[-1] + ". " + table.caption
-    lines = [r"\begin{table*}", r"\centering\small"]
-    for start, end in _pages(table.columns):
-        lines += [
-            r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
-            *_tabular(table, start, end, close_look),
-        ]
-        lines += [r"}", r"\par\medskip"]
-    lines += [rf"\caption{{{tex(caption)}}}", rf"\label{{tab:{table.name}}}"]
-    return "\n".join([*lines, r"\end{table*}"]) + "\n"
-
-
-def _pages(columns: Sequence[Column]) -> Iterator[tuple[int, int]]:
-    """The ranges [start, end) of columns that stand side by side in a tabular, at most MOST_COLUMNS each."""
-    start = at = 0
-    for _, count in spans(columns, lambda column: (column.group, column.label if not column.group else "")):
-        if at > start and at + count - start > MOST_COLUMNS:
-            yield start, at
-            start = at
-        at += count
-        while at - start > MOST_COLUMNS:
-            yield start, start + MOST_COLUMNS
-            start += MOST_COLUMNS
-    if at > start or not columns:
-        yield start, at
-
-
-def _tabular(table: Table, start: int, end: int, close_look: bool) -> list[str]:
-    """The lines of a tabular with the columns `start` to `end` of every row."""
-    marks = {"best": r"\textbf{%s}", "": "%s"}
-    columns, width = table.columns[start:end], len(table.heads)
-    lines = [rf"\begin{{tabular}}{{{'l' * width}{'r' * len(columns)}}}"]
-    lines += [r"\toprule", *_latex_heads(table.heads, columns), r"\midrule"]
-    for index, (section, rows) in enumerate(groupby(table.rows, key=lambda row: row.section)):
-        if section:
-            lines += [r"\midrule"] * (index > 0)
-            lines.append(rf"\multicolumn{{{width + len(columns)}}}{{l}}{{\textbf{{{tex(section)}}}}} \\")
-        for row in rows:
-            texts = list(map(tex, row.labels))
-            for cell, column in zip(row.cells[start:end], columns, strict=True):
-                texts.append(marks[cell.mark] % tex(cell_text(cell, column, close_look)))
-            lines.append(" & ".join(texts) + r" \\")
-    return [*lines, r"\bottomrule", r"\end{tabular}"]
-
-
 def comma_separated(table: Table) -> str:
     """The table as CSV: a line for each cell with all its fields, and an id that is unique in the report."""
     fields = ["value", "state", "n", "low", "high", "p", "mark", "reference", "difference"]
@@ -183,31 +106,3 @@ def spans(columns: Sequence[Column], key: Callable[[Column], object]) -> Iterato
     for _, same in groupby(columns, key=key):
         run = list(same)
         yield run[0], len(run)
-
-
-def tex(text: str) -> str:
-    r"""`text` with the characters that are special in LaTeX escaped.
-
-    >>> tex("ΔA of 95 %")
-    '$\\Delta$A of 95 \\%'
-    """
-    return re.sub("|".join(map(re.escape, _TEX)), lambda match: _TEX[match.group()], text)
-
-
-def _latex_heads(names: Sequence[str], columns: Sequence[Column]) -> Iterator[str]:
-    """Up to three lines of column heads, with rules under heads that span columns; `names` are heads of row labels."""
-    width = len(names)
-    fields = ("group", "label", "side")
-    levels = [level for level, field in enumerate(fields) if any(getattr(column, field) for column in columns)]
-    for level in levels:
-        parts, rules, at = [], [], width + 1
-        for column, count in spans(columns, attrgetter(*fields[: level + 1])):
-            head = tex(getattr(column, fields[level]))
-            parts.append(rf"\multicolumn{{{count}}}{{c}}{{{head}}}" if count > 1 else head)
-            rules.append(rf"\cmidrule(lr){{{at}-{at + count - 1}}}")
-            at += count
-        is_last = level == levels[-1]
-        heads = [tex(head) for head in names] if is_last else [""] * width
-        yield " & ".join([*heads, *parts]) + r" \\"
-        if not is_last:
-            yield "".join(rules)

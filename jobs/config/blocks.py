@@ -119,7 +119,7 @@ class ReportConfig(Frozen):
     resamples: AtLeast0 = 1000
     """how many resamples the bootstrap draws"""
     close_look: bool = False
-    """true: Markdown and LaTeX show the paper's numbers too; pages and CSV always do"""
+    """true: Markdown shows the paper's numbers too; pages and CSV always do"""
 
 
 class NodesConfig(Frozen):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from closelook.evaluation.report.heatmaps.plotted import Plot
 
 By = Literal["token", "word"]
-_LIST_KINDS = (".pdf", ".html", ".tex", ".json", ".csv")  # of files with several explanations
+_LIST_KINDS = (".pdf", ".html", ".json", ".csv")  # of files with several explanations
 
 
 @dataclass(frozen=True, repr=False)
@@ -178,7 +178,7 @@ class Explanation:
         return plotted(self._entries(by_word), titled(self.answers), is_matrix(self.answers))
 
     def save(self, path: str | PathLike[str], by_word: bool | None = None) -> None:
-        """Write the explanation in the format of the suffix of `path`: .pdf, .svg or .png (a plot), .tex, .html, .json.
+        """Write the explanation in the format of the suffix of `path`: .pdf, .svg or .png (a plot), .html, .json.
 
         `by_word` is as for `plot` or, of text, as for `show`, but a .json file always has every token. Raises UserError
         for another suffix, and for a file that cannot be written.
@@ -224,13 +224,6 @@ def _short(explained: str, most: int = 60) -> str:
     return repr(explained if len(explained) <= most else f"{explained[: most - 1]}…")
 
 
-def _tex(explanation: Explanation, by_word: bool) -> str:
-    """The explanation in LaTeX."""
-    from closelook.evaluation.report.heatmaps.markup import latex
-
-    return latex(explanation._entries(by_word), titled(explanation.answers))
-
-
 def _html(explanation: Explanation, by_word: bool) -> str:
     """The explanation as an HTML page."""
     from closelook.jobs.commands.questions.explain import page
@@ -243,7 +236,7 @@ def _json(explanation: Explanation, by_word: bool) -> str:
     return as_json(explanation.to_dict())
 
 
-_WRITERS: dict[str, Callable[[Explanation, bool], str]] = {".tex": _tex, ".html": _html, ".json": _json}
+_WRITERS: dict[str, Callable[[Explanation, bool], str]] = {".html": _html, ".json": _json}
 
 
 class _Side(NamedTuple):
@@ -318,7 +311,7 @@ class Explanations(tuple[Explanation | NotExplained, ...]):
     def save(self, path: str | PathLike[str], by_word: bool | None = None) -> None:
         """Write all explained texts as the suffix of `path` says, in their order.
 
-        That is .pdf (a sheet for each), .html (one page), .tex, .json (`to_dict`, with the errors) or .csv
+        That is .pdf (a sheet for each), .html (one page), .json (`to_dict`, with the errors) or .csv
         (`to_frame`). `by_word` joins the pieces of words, but not in .json; by default, it does in .pdf. Raises
         UserError for another suffix, if no text could be explained, and for files that cannot be written.
         """
@@ -344,8 +337,6 @@ class Explanations(tuple[Explanation | NotExplained, ...]):
             return as_json(self.to_dict())
         if kind == ".csv":
             return self.to_frame("word" if by_word else "token").map(as_text).to_csv(index=False)
-        if kind == ".tex":
-            return "\n".join(_tex(entry, by_word) for entry in every)
         from closelook.jobs.commands.questions.explain import page
 
         return page([entry.answers for entry in every], by_word)

@@ -1,7 +1,4 @@
-"""Heat maps as markup: HTML without scripts and style sheets, which notebooks do not allow, and LaTeX for papers.
-
-In LaTeX, tokens are in coloured boxes, with line breaks; it needs the package xcolor.
-"""
+"""Heat maps as HTML without scripts and style sheets, which notebooks do not allow."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ from typing import Any
 from markupsafe import Markup
 
 from closelook.evaluation.report.heatmaps.tokens import Entry, EntryLine, colour, ground, share_of, values_of
-from closelook.evaluation.report.render import tex
 
 _TOKEN = Markup('<span title="{title}" style="padding:2px 1px;border-radius:3px;white-space:pre;{style}">{word}</span>')
 #: The tokens that the decoder has seen, after those of the encoder.
@@ -145,33 +141,3 @@ def strip(tokens: Sequence[str], values: Sequence[float], specials: Sequence[int
             style = f"background:{behind};color:#000"
         spans += " " * (token != word) + _TOKEN.format(title=f"{word}: {value:.4g}", style=style, word=word or "␣")
     return spans
-
-
-def latex(entries: Sequence[Entry], title: str) -> str:
-    r"""The heat maps of `entries` (data of :func:`heatmaps.tokens.data`), a paragraph for each line, for \input."""
-    parts = [f"% {' '.join(title.split())}: needs \\usepackage{{xcolor}}", r"{\setlength{\fboxsep}{1pt}"]
-    for entry in entries:
-        for row in entry["rows"]:
-            prefix = f"{entry['target']}: " if len(entries) > 1 else ""
-            label = tex(prefix + row["label"])
-            parts.append(rf"\noindent\textbf{{{label}}}\quad {_latex_tokens(entry, row)}\par\smallskip")
-    return "\n".join([*parts, "}", ""])
-
-
-def _latex_tokens(entry: Entry, row: EntryLine) -> str:
-    """The coloured tokens of a line, then after a bar those that a decoder has seen."""
-    strip = _strip(entry["tokens"], row["values"], row)
-    if "decoder" in row:
-        strip += rf" $\mid$ {_strip(entry['decoder'], row['decoder'], row)}"
-    return strip
-
-
-def _strip(tokens: Sequence[str], values: Sequence[float], row: EntryLine) -> str:
-    r"""The tokens in boxes coloured on the scale of `row`; lines may break between boxes (\allowbreak)."""
-    boxes = []
-    for token, value in zip(tokens, values, strict=True):
-        word, behind = token.removeprefix(" "), ground(value, row) or "#ffffff"
-        shown = tex(word.replace("\n", " ")) or r"\textvisiblespace{}"
-        space = " " if token != word else r"\allowbreak{}"
-        boxes.append(rf"{space}\colorbox[HTML]{{{behind.removeprefix('#').upper()}}}{{\strut {shown}}}")
-    return "".join(boxes).removeprefix(r"\allowbreak{}").lstrip()

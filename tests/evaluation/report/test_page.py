@@ -127,4 +127,4 @@ def test_explained_sentence_is_a_page_of_its_own():
 def test_every_table_comes_in_every_format():
     files = site().files()
     for number in ("1", "1_random", "2", "3", "4", "5", "6", "9"):
-        assert {f"tables/table{number}.{kind}" for kind in ("md", "tex", "csv")} <= set(files)
+        assert {f"tables/table{number}.{kind}" for kind in ("md", "csv")} <= set(files)

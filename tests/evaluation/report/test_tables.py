@@ -2,14 +2,12 @@
 
 import csv
 import io
-import re
-import subprocess
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from closelook.evaluation.report.render import MOST_COLUMNS, cell_text, comma_separated, latex, markdown, number, tex
+from closelook.evaluation.report.render import cell_text, comma_separated, markdown, number
 from closelook.evaluation.report.results import CellKey, Results, Score, Size, Variant, close_look
 from closelook.evaluation.report.sections.tables import score_tables
 from closelook.evaluation.report.table import Cell, Column, Row, Table, marked_if_best
@@ -264,48 +262,9 @@ HOSTILE = Table(
 )  # fmt: skip
 
 
-def test_markdown_and_latex_escape_their_own_characters():
+def test_markdown_escapes_its_own_characters():
     assert r"| a_b\|c | **1.2\*\*** | 0.0 |" in markdown(HOSTILE)
     assert "50 % of &lt;b>" in markdown(HOSTILE)
-    text = latex(HOSTILE)
-    assert r"a\_b$\vert$c & \textbf{1.2**} & 0.0 \\" in text
-    assert r"\caption{A \& B. 50 \% of $<$b$>$}" in text
-    assert tex("−1 ~ \\{") == r"$-$1 \textasciitilde{} \textbackslash{}\{"
-
-
-def test_latex_rows_have_as_many_cells_as_their_columns_and_all_columns_are_there():
-    for results in score_tables(some_results(models=("gpt2", "llama"))):
-        text = latex(results)
-        heads, parts = len(results.heads), text.split(r"\begin{tabular}")[1:]
-        widths = [len(re.match(r"\{l*(r*)\}", part)[1]) for part in parts]
-        assert sum(widths) == len(results.columns)
-        assert max(widths) <= MOST_COLUMNS
-        for part, width in zip(parts, widths, strict=True):
-            rows = [line for line in part.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
-            assert {line.count(" & ") + 1 for line in rows} == {heads + width} if results.rows else True
-
-
-def test_a_group_of_columns_stays_together_where_it_fits():
-    columns = tuple(Column(group, f"m{at}") for group in "abcd" for at in range(5))
-    rows = (Row("sva", ("gpt2",), tuple(Cell(float(at)) for at in range(20))),)
-    text = latex(Table("t", "T", "", ("model",), columns, rows))
-    assert [part.count("c}{") for part in text.split(r"\begin{tabular}")[1:]] == [2, 2]
-
-
-def test_every_table_compiles_and_none_is_wider_than_the_page(tmp_path, pdflatex):
-    tables = [*score_tables(some_results(models=("gpt2", "llama"))), HOSTILE]
-    odd = Table("o", "T. ≤ ≥ → … Δ − –", "x ≤ y", ("m",), (Column("", "≤ 1"),), (Row("", ("é",), (Cell(1.0),)),))
-    body = "\n\\clearpage\n".join(map(latex, [*tables, odd]))
-    head = r"\documentclass{article}\usepackage{booktabs,graphicx}\begin{document}"
-    (tmp_path / "t.tex").write_text(f"{head}\n{body}\n\\end{{document}}\n", encoding="utf-8")
-    made = subprocess.run(
-        [pdflatex, "-interaction=nonstopmode", "-halt-on-error", "t.tex"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert made.returncode == 0, made.stdout[-1500:]
-    assert "Overfull \\hbox" not in made.stdout
 
 
 def test_csv_holds_a_line_a_cell():
