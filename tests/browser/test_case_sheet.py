@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from closelook.evaluation.explained.cases import Case, Variant, Word
-from closelook.evaluation.explained.pages import sheet
 from closelook.evaluation.explained.rows import Name
+from closelook.evaluation.explained.sheet import sheets
 from closelook.evaluation.report.page import Provenance
 from tests.patience import PATIENCE_S
 
@@ -26,11 +26,13 @@ def long_case(words: int, methods: int) -> Case:
     return Case(Name("A-17"), "model", None, "positive", "negative", 0.9, text, relevance)
 
 
-@pytest.mark.parametrize(("words", "methods"), [(8, 1), (3000, 8)])
-def test_a_case_prints_on_one_sheet(words, methods, tmp_path, chromium_programs):
-    (tmp_path / "case.html").write_text(sheet(long_case(words, methods), Provenance("rows", "", {"closelook": "0"})))
+@pytest.mark.parametrize(("words", "methods", "cases"), [(8, 1, 1), (3000, 8, 1), (8, 1, 2)])
+def test_a_case_prints_on_one_sheet(words, methods, cases, tmp_path, chromium_programs):
+    (tmp_path / "case.html").write_text(
+        sheets([long_case(words, methods)] * cases, Provenance("rows", "", {"closelook": "0"}))
+    )
     printed = tmp_path / "case.pdf"
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer", f"--print-to-pdf={printed}"]
     command = [chromium_programs[0], *options, (tmp_path / "case.html").as_uri()]
     subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_S)
-    assert printed.read_bytes().count(b"/Type /Page\n") == 1
+    assert printed.read_bytes().count(b"/Type /Page\n") == cases

@@ -229,22 +229,4 @@ MUTANTS = (
         "key=lambda unit: (relevance[unit], ties[unit])",
         "tests/jobs/products/test_sources.py::test_drops_are_those_of_prompts_without_the_units_of_highest_relevance",
     ),
-    Mutant(
-        "intervals_of_single_words",
-        "Intervals of the importance of words hold one by one, and not together.",
-        "evaluation/explained/cases.py",
-        "1 - (1 - LEVEL) / 2 / compared, each.texts - 1",
-        "1 - (1 - LEVEL) / 2, each.texts - 1",
-        "tests/evaluation/explained/test_decisions.py::"
-        "test_importance_is_the_mean_over_texts_of_different_content_with_intervals_that_hold_together",
-    ),
-    Mutant(
-        "texts_of_one_content_count_each",
-        "Texts of the same content count as evidence of their own for the importance of words.",
-        "evaluation/explained/cases.py",
-        "        if case.content in self._met:\n            return\n",
-        "",
-        "tests/evaluation/explained/test_decisions.py::"
-        "test_importance_is_the_mean_over_texts_of_different_content_with_intervals_that_hold_together",
-    ),
 )

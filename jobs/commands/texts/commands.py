@@ -1,4 +1,4 @@
-"""The command that explains a file of texts."""
+"""The commands that explain a file of texts, and show one of its cases."""
 
 from __future__ import annotations
 
@@ -66,15 +66,13 @@ def explain_file(
 Words = Annotated[
     Path, typer.Argument(metavar="ROWS.parquet", help="Rows by word, from explain-file or export --relevance.")
 ]
-Pages = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder for the pages and their data.")]
-Cases = Annotated[
-    list[str] | None, typer.Option("--case", metavar="ID", help="Also write a sheet about the case with this id.")
-]
+CaseId = Annotated[str, typer.Argument(metavar="ID", help="The id of the case.")]
+Sheet = Annotated[Path, typer.Argument(metavar="SHEET.html", help="The page to write.")]
 
 
 @command(TEXTS)
-def decisions(file: Words, to: Pages, case: Cases = None) -> None:
-    """Write pages about explained decisions: important words by label, disagreements of methods, single cases."""
-    from closelook.jobs.commands.texts.deciding import write_decisions
+def decisions(file: Words, case: CaseId, to: Sheet) -> None:
+    """Write a sheet about the decision on one text: its relevant words, its probability and the alternative."""
+    from closelook.jobs.commands.texts.deciding import write_sheet
 
-    write_decisions(file, to, case or ())
+    write_sheet(file, case, to)
