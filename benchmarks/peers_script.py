@@ -1,8 +1,8 @@
 """A script that times how Captum, Inseq or lxt explain texts by their own functions, for `closelook bench peers`.
 
 It runs in the environment of the peer and imports only torch, transformers, tokenizers, safetensors and the peer. It
-reads one JSON object a line and answers each with a JSON line: first the model to build, then batches of texts.
-Seconds are processor seconds.
+reads a JSON object from stdin, with the model to build and the texts, and prints the answer as JSON. Seconds are
+processor seconds.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-import types
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,32 +24,24 @@ Explain = Callable[[list[str], list[int]], list[list[float]]]
 
 
 def main() -> None:
-    """Builds the model that the first line describes, then explains the texts of each further line."""
-    order = json.loads(sys.stdin.readline())
-    torch.set_num_threads(order["threads"])
+    """Build the model that the order describes, explain its texts in batches of each size, and print the answer.
+
+    The relevance is that of the last size, the seconds are by size.
+    """
+    order = json.load(sys.stdin)
+    torch.set_num_threads(1)
     explain = PEERS[order["peer"]](order)
-    answer({"versions": {name: _version(name) for name in (order["peer"], "transformers", "torch")}})
-    for line in sys.stdin:
-        asked = json.loads(line)
-        size, relevance = asked["batch"], []
+    texts, targets = order["texts"], order["targets"]
+    explain(texts[:1], targets[:1])  # warms up
+    seconds, relevance = {}, []
+    for size in order["batches"]:
+        relevance = []
         start = time.process_time()
-        for first in range(0, len(asked["texts"]), size):
-            some = slice(first, first + size)
-            relevance += explain(asked["texts"][some], asked["targets"][some])
-        answer({"seconds": time.process_time() - start, "relevance": relevance})
-
-
-def answer(record: dict[str, Any]) -> None:
-    """Prints an answer as a line of JSON."""
-    print(json.dumps(record), flush=True)
-
-
-def _version(name: str) -> str:
-    """The installed version of a package, or "unknown"."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "unknown"
+        for first in range(0, len(texts), size):
+            relevance += explain(texts[first : first + size], targets[first : first + size])
+        seconds[size] = time.process_time() - start
+    versions = {name: version(name) for name in (order["peer"], "transformers", "torch")}
+    print(json.dumps({"versions": versions, "seconds": seconds, "relevance": relevance}))
 
 
 def build(order: dict[str, Any]) -> Any:
@@ -80,7 +70,7 @@ class Loop:
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.model, self.tokenizer = build(order), read(order)
-        self.labels = order["labels"]
+        self.labels = "num_labels" in order["sizes"]
 
     def inputs(self, texts: list[str], targets: list[int]) -> dict[str, Any]:
         """The inputs of `explained` for texts: embeddings with gradients, mask, last position and target."""
@@ -117,7 +107,6 @@ def captum(order: dict[str, Any]) -> Explain:
 
 def lxt(order: dict[str, Any]) -> Explain:
     """AttnLRP by lxt's efficient path, as the example in its README computes it."""
-    _stand_in_for_torchvision()
     from lxt.efficient import monkey_patch
 
     monkey_patch(import_module("transformers.models.{family}.modeling_{family}".format(**order)))
@@ -130,20 +119,6 @@ def lxt(order: dict[str, Any]) -> Explain:
         return loop.listed((embeds * embeds.grad).detach().sum(-1), inputs["mask"])
 
     return explain
-
-
-def _stand_in_for_torchvision() -> None:
-    """Puts empty modules in the place of torchvision if it is not installed.
-
-    lxt imports torchvision's vision transformer, and could not be imported without it.
-    """
-    if find_spec("torchvision") is not None:
-        return
-    transformer: Any = types.ModuleType("torchvision.models.vision_transformer")
-    models: Any = types.ModuleType("torchvision.models")
-    transformer.nn, models.vision_transformer = torch.nn, transformer
-    modules = {"torchvision": types.ModuleType("torchvision"), models.__name__: models}
-    sys.modules.update(modules | {transformer.__name__: transformer})
 
 
 def inseq(order: dict[str, Any]) -> Explain:

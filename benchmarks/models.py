@@ -1,4 +1,4 @@
-"""Models with random weights, and samples of random tokens with lengths as in the task sva."""
+"""Models with random weights, samples of random tokens, and the bare passes that methods are compared with."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from closelook.jobs.geometries import GEOMETRIES, Geometry
@@ -28,30 +29,17 @@ def geometry_of(name: str, quick: bool, layers: int | None = None) -> Geometry:
     return replace(geometry, layers=min(geometry.layers, layers or geometry.layers))
 
 
-def title_of(name: str, geometry: Geometry, quick: bool) -> str:
-    """The name of a geometry, with the number of its layers if some were left out."""
-    layers = geometry_of(name, quick).layers
-    return name if geometry.layers == layers else f"{name}, {geometry.layers} of {layers} layers"
+def title_of(geometry: Geometry, quick: bool) -> str:
+    """The name of a geometry for results, which says whether it is shrunk or lacks layers."""
+    layers = GEOMETRIES[geometry.name].layers
+    if quick:
+        return f"{geometry.name} shrunk"
+    return geometry.name if geometry.layers == layers else f"{geometry.name}, {geometry.layers} of {layers} layers"
 
 
-def drawn(
-    geometry: Geometry, chosen: argparse.Namespace, kernel: str = "sdpa", labels: Sequence[str] = ()
-) -> ModelView:
+def drawn(geometry: Geometry, chosen: argparse.Namespace, labels: Sequence[str] = ()) -> ModelView:
     """A model of the geometry with random weights, in the precision and on the device that the options choose."""
-    return random_model(geometry.config(labels), dtype=chosen.dtype, attn=kernel, device=chosen.device)
-
-
-def model_of(name: str, chosen: argparse.Namespace, labels: Sequence[str] = ()) -> ModelView:
-    """A model of a named geometry with random weights; with `labels`, a classifier.
-
-    The options choose its number of layers, its precision and its device.
-    """
-    return drawn(geometry_of(name, chosen.quick, chosen.layers), chosen, labels=labels)
-
-
-def sva_like(view: ModelView, count: int) -> list[Batch]:
-    """Batches of one random sample each, with lengths as in sva, on the model's device."""
-    return [alone(row).to(view.device) for row in rows_like_sva(view, count)]
+    return random_model(geometry.config(labels), dtype=chosen.dtype, attn="sdpa", device=chosen.device)
 
 
 def rows_like_sva(view: ModelView, count: int) -> list[dict[str, Any]]:
@@ -62,17 +50,33 @@ def rows_like_sva(view: ModelView, count: int) -> list[dict[str, Any]]:
     return random_rows(view, drawn_lengths)
 
 
+def sva_like(view: ModelView, count: int) -> list[Batch]:
+    """Batches of one random sample each, with lengths as in sva, on the model's device."""
+    return [alone(row).to(view.device) for row in rows_like_sva(view, count)]
+
+
 def random_sample(view: ModelView, length: int, count: int = 1) -> Batch:
     """A batch of `count` samples of `length` random tokens each, on the model's device."""
     return Batch.collate(random_rows(view, [length] * count), pad_id=0).to(view.device)
 
 
-def logits_at(view: ModelView, position: int, **inputs: Tensor) -> Tensor:
-    """All logits [R, V] at one position, by a bare forward pass of the backbone and the head."""
-    output = view.model.base_model(**inputs, **view.kind.forward_options)
-    return view.unembedding(view.head(output.last_hidden_state[:, position]))
-
-
 def alone(row: dict[str, Any]) -> Batch:
     """The row as a batch of its own."""
     return Batch.collate([row], pad_id=0)
+
+
+@torch.inference_mode()
+def forward(view: ModelView, batch: Batch) -> Tensor:
+    """The stock model's logits [B, V] where the first sample predicts."""
+    inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+    output = view.model.base_model(**inputs, **view.kind.forward_options)
+    return view.unembedding(view.head(output.last_hidden_state[:, int(batch.position[0])]))
+
+
+def forward_and_backward(view: ModelView, batch: Batch) -> Tensor:
+    """The gradient of the target's logit at the token embeddings, without any of our rules."""
+    with torch.enable_grad():
+        token = view.token_embedding(batch.input_ids).detach().requires_grad_()
+        logits = view.logits(view.hidden(batch, token), batch)
+        (gradient,) = torch.autograd.grad(logits[:, 0].sum(), token)
+    return gradient
