@@ -54,7 +54,7 @@ numeric-%: venv
 	ATEN_CPU_CAPABILITY=$* $(BIN)/python -m pytest $(NUMERIC) -n auto --dist loadfile tests/lrp_core tests/alti tests/evaluation
 
 gpu:  ## prove on a GPU, with PYTHON's own torch and nothing installed, what the tests prove on the CPU; DEVICE=cpu rehearses
-	$(PYTHON) -m benchmarks.gpu --device $(DEVICE)
+	PYTHONPATH=src $(PYTHON) -m benchmarks.gpu --device $(DEVICE)
 
 lint: venv  ## check style and types
 	$(BIN)/ruff check .
