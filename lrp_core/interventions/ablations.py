@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,7 +18,6 @@ from torch import Tensor, nn
 
 from closelook.lrp_core.device.transfer import to_host
 from closelook.lrp_core.families.generic import GenericFamily
-from closelook.lrp_core.interventions.prefixes import Kept, Prompt, read_on, readings
 from closelook.lrp_core.interventions.tokens import tokens_removed
 from closelook.lrp_core.readers.attention import Attended, Kernel, around_attention
 from closelook.lrp_core.readers.readout import over_vocabulary, rows_for
@@ -66,13 +64,10 @@ def answers_after(
     answer: Sequence[int],
     *,
     token_budget: int = TOKEN_BUDGET,
-    cache: bool = True,
 ) -> AnswerNumbers:
     """Logits and log-odds of the tokens `answer` after each of M `prompts`, given as lists of ids.
 
-    With `cache` a common beginning of prompts is read once, in causal models whose layers all attend to all earlier
-    tokens; results then differ by rounding. Raises UnusableRows for rows that are too long, and UserError for an empty
-    prompt or answer.
+    Raises UnusableRows for rows that are too long, and UserError for an empty prompt or answer.
     """
     _check_answers(view)
     if not answer:
@@ -80,13 +75,9 @@ def answers_after(
     for at, prompt in enumerate(prompts):
         if not prompt:
             raise UserError(f"prompt {at} of {len(prompts)} is empty: give at least one token")
-    distinct = sorted({tuple(prompt) for prompt in prompts})
-    parts = _cached
-    if not cache or not _keeps_everything(view):
-        parts = _plain
-        distinct.sort(key=len)  # batches of little padding
+    distinct = sorted({tuple(prompt) for prompt in prompts}, key=lambda prompt: (len(prompt), prompt))
     with undisturbed(view), torch.inference_mode(False), around_attention(view, {}):
-        numbers = AnswerNumbers.joined(list(parts(view, distinct, answer, token_budget)))
+        numbers = AnswerNumbers.joined(list(_batches(view, distinct, answer, token_budget)))
     index_of = {prompt: at for at, prompt in enumerate(distinct)}
     of_prompts = [index_of[tuple(prompt)] for prompt in prompts]
     return AnswerNumbers(numbers.logits[of_prompts], numbers.log_odds[of_prompts])
@@ -203,10 +194,10 @@ def _hiding(
     return context, weights
 
 
-def _plain(
+def _batches(
     view: ModelView, prompts: Sequence[Sequence[int]], answer: Sequence[int], token_budget: int
 ) -> Iterator[AnswerNumbers]:
-    """Yield the results of the prompts, batch by batch, each prompt read as a whole."""
+    """Yield the results of the prompts, batch by batch; neighbours of equal length need no padding."""
     at = 0
     while at < len(prompts):
         size = _fitting(prompts[at:], len(answer), token_budget)
@@ -223,43 +214,3 @@ def _fitting(prompts: Sequence[Sequence[int]], answer: int, token_budget: int) -
         if at and longest * (at + 1) > token_budget:
             return at
     return len(prompts)
-
-
-def _keeps_everything(view: ModelView) -> bool:
-    """True for causal models whose layers all attend to all earlier tokens.
-
-    Only then are the keys and values of a prefix the same in every row that begins with it.
-    """
-    config = view.config.get_text_config(decoder=True)
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    windowed = getattr(config, "sliding_window", None) is not None or "local" in getattr(config, "attention_layers", ())
-    return view.kind.causal and kinds == {"full_attention"} and not windowed
-
-
-def _cached(
-    view: ModelView, prompts: Sequence[Prompt], answer: Sequence[int], token_budget: int
-) -> Iterator[AnswerNumbers]:
-    """Yields what `_plain` yields, for sorted prompts.
-
-    A key-value cache computes a prefix that several prompts share only once: `shared` tokens per batch, of which
-    `known` are cached from the batch before.
-    """
-    kept = Kept()
-    for reading in readings(prompts, len(answer), token_budget, view.device.type):
-        some, shared = prompts[reading.start : reading.end], reading.shared
-        batch = _rows(view, some, answer)
-        if reading.known < shared:
-            cache = kept.cache(reading.known, 1)
-            read_on(view, Batch.collate([_plain_row(some[0][:shared])], view.pad_id), reading.known, cache)
-            kept = Kept.of_last_row(cache)
-        cache = kept.cache(shared, len(some))
-        hidden = read_on(view, batch, shared, cache)
-        kept = Kept.of_last_row(cache)
-        assert batch.span_positions is not None
-        after_prefix = replace(batch, span_positions=batch.span_positions - shared).to(view.device)
-        yield _numbers(view, hidden, after_prefix)
-
-
-def _plain_row(ids: Sequence[int]) -> dict[str, Any]:
-    """A view row of token ids alone, with position and target as placeholders."""
-    return {"input_ids": ids, "position": len(ids) - 1, "target_id": 0}

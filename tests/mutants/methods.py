@@ -197,14 +197,6 @@ MUTANTS = (
         "tests/lrp_core/interventions/test_ablations.py::test_what_is_cut_is_seen_by_no_query_in_any_layer_and_positions_stay",
     ),
     Mutant(
-        "prefix_of_another_prompt",
-        "What a batch begins with is taken from the batch before, whether it began alike or not.",
-        "lrp_core/interventions/prefixes.py",
-        "known = min(alike[start], shared)",
-        "known = shared if start else 0",
-        "tests/lrp_core/interventions/test_ablations.py::test_what_is_known_of_the_row_before_is_what_both_begin_with",
-    ),
-    Mutant(
         "weights_of_a_span_have_no_sign",
         "A token of an answer that counts against a span counts for it, under methods that explain token by token.",
         "lrp_core/views/repeated.py",
