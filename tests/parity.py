@@ -72,7 +72,6 @@ PRODUCTS = (
     Product("pruning", ("pooling", "order", "seed", "half", "step"), group=("method",)),
     Product("curves", ("explanation", "embedding", "perturbation", "order", "percent", "target_id", "sample_id")),
     Product("randomisation", ("explanation", "embedding", "step", "sample_id")),
-    Product("rewritten", ("explanation", "embedding", "rewriting", "sample_id")),
     Product("shapley", ("explanation", "embedding", "sample_id")),
     Product("trials", ("sample_id",)),
     Product("knockouts", ("explanation", "ranking", "sample_id")),

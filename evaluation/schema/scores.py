@@ -192,23 +192,6 @@ class Randomisation:
 RANDOMISATION = versioned("randomisation", 1, Randomisation)
 
 
-class Rewritten:
-    """Change of a sample's relevance if other weights compute the same function.
-
-    A row for each sample and rewriting of weights; partitioned by model, task, dtype and method.
-    """
-
-    sample_id: str
-    explanation: str
-    embedding: str
-    rewriting: str  # heads permuted | neurons permuted | neurons rescaled | norms folded | values rotated
-    change: float | None  # the largest change of a token, as a share of the largest relevance; null if that is 0
-    logit_change: float  # the larger change of the target's and the foil's logit, which is rounding error
-
-
-REWRITTEN = versioned("rewritten", 1, Rewritten)
-
-
 class Shapley:
     """Agreement of a sample's relevance with exact Shapley values of its tokens.
 

@@ -21,7 +21,7 @@ RESAMPLING = Resampling(1000)
 #: Names of controls in rows. A method passes or fails RANDOMISED and CHANCE; the other controls only describe it.
 RANDOMISED, CHANCE = "randomisation", "chance"  # all weights are random
 BY_DEPTH, BY_DEPTH_ABSOLUTE, ARCHITECTURE = "randomisation by depth", "absolute by depth", "architecture"
-REWRITTEN, SHAPLEY, SHAPLEY_ERROR = "rewritten", "shapley", "error of shapley"
+SHAPLEY, SHAPLEY_ERROR = "shapley", "error of shapley"
 _BOUNDS = (-1.0, 1.0)  # of correlations, which often reach them in short texts
 
 
@@ -137,10 +137,3 @@ def mean_verdict(
     """
     summary = summarise(np.array(values, float), resampling, bounds)  # None becomes NaN
     return Verdict(summary.value, summary.low, summary.high, summary.n)
-
-
-def largest(changes: Iterable[float | None]) -> Verdict:
-    """The largest of `changes`, without an interval or a verdict; NaN if none is finite."""
-    values = np.array(list(changes), float)  # None becomes NaN
-    known = values[np.isfinite(values)]
-    return Verdict(float(known.max()) if len(known) else float("nan"), float("nan"), float("nan"), len(known))

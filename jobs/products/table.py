@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from closelook.jobs.plan.node import Node, Run
 from closelook.jobs.products import curves, pruning, relevance, scores, trials, whole
 from closelook.jobs.products.answers import ablations, sources
-from closelook.jobs.products.controls import randomisation, rewritten, shapley
+from closelook.jobs.products.controls import randomisation, shapley
 from closelook.jobs.products.neurons import contexts, heatmaps, knockouts, writings
 from closelook.jobs.products.record import Product
 from closelook.jobs.store import Artifact, Ledger, artifact_in, key_in
@@ -30,7 +30,6 @@ PRODUCTS: Registry[Product] = Registry(
     curves.CURVES,
     ablations.ABLATIONS,
     sources.SOURCES,
-    rewritten.REWRITTEN,
     shapley.SHAPLEY,
     randomisation.RANDOMISATION,
     contexts.CONTEXTS,

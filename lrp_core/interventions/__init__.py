@@ -8,5 +8,5 @@ Every intervention keeps these promises:
 * Interventions can be nested in any order: tokens may be removed and, inside that, heads.
 
 `tokens` removes tokens from the input, `heads` removes attention heads, `neurons` sets or scales neurons of
-feed-forward layers. `randomised` and `rewritten` are context managers too, but change weights, for all rows alike.
+feed-forward layers. `randomised` is a context manager too, but changes weights, for all rows alike.
 """

@@ -41,11 +41,5 @@ def restored(view: ModelView) -> Iterator[dict[int, Tensor]]:
         try:
             yield kept
         finally:
-            put_back(tensors, kept)
-
-
-def put_back(tensors: list[Tensor], kept: dict[int, Tensor]) -> None:
-    """Copy the old values `kept` (by `id`) back into these tensors."""
-    with torch.no_grad():
-        for tensor in tensors:
-            tensor.copy_(kept[id(tensor)])
+            for tensor in tensors:
+                tensor.copy_(kept[id(tensor)])

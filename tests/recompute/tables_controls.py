@@ -103,10 +103,4 @@ def shapley(facts: Facts, row: Mapping[str, str]) -> Expected | None:
     return mean(rows[column], bounds)
 
 
-def rewritten(facts: Facts, row: Mapping[str, str]) -> Expected | None:
-    rows = of_method(facts, "rewritten", row)
-    changes = rows[rows["rewriting"] == row["label"]]["change"].dropna()
-    return number(100 * changes.max(), len(changes)) if len(changes) else UNDEFINED
-
-
-TABLES = {"controls": controls, "shapley": shapley, "rewritten": rewritten}
+TABLES = {"controls": controls, "shapley": shapley}

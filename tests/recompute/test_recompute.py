@@ -23,8 +23,6 @@ from tests.recompute.expected import UNWRITTEN, Compared
 #: Of a column's magnitude, and of each value: what is left of numbers near 1 that cancel is rounding. See
 #: `tests/test_parity.py` for how far processors differ.
 TOLERANCE, ROUNDING = 1e-4, 1e-6
-#: Numbers that are nothing but rounding, in percent: changes of relevance under weights that compute the same function.
-ROUNDING_IN_PERCENT = "table rewritten: value"
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +43,7 @@ def test_every_product_and_table_of_a_small_run_has_its_stored_numbers(root: Pat
         for column, (count, total, magnitude) in columns.items():
             where = f"{artifact}: {column}"
             assert now[artifact][column][0] == count, where
-            rounding = 100 * ROUNDING if where == ROUNDING_IN_PERCENT else ROUNDING
-            allowed = TOLERANCE * magnitude + rounding * count
+            allowed = TOLERANCE * magnitude + ROUNDING * count
             assert now[artifact][column][1] == pytest.approx(total, rel=0, abs=allowed), where
 
 

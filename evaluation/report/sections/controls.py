@@ -15,7 +15,6 @@ from closelook.evaluation.scoring.controls import (
     BY_DEPTH_ABSOLUTE,
     CHANCE,
     RANDOMISED,
-    REWRITTEN,
     SHAPLEY,
     SHAPLEY_ERROR,
     ControlRow,
@@ -49,18 +48,6 @@ NEAR_SHAPLEY = Table(
     "without a foil. A comparison, not a verdict: absent tokens are one definition of relevance among several.",
     ("model", "method"),
     (_NEARNESS, _ERROR, _SAMPLES),
-)
-
-MOVED = Table(
-    "rewritten",
-    "Relevance where other weights compute the same function",
-    "The weights are rewritten so that every output stays the same: attention heads or neurons change places, neurons "
-    "are scaled and the next layer is scaled back, the weights of norms are moved into the next layer, values inside a "
-    "head are rotated and rotated back. Numbers are the largest change of a token's relevance over all samples, as a "
-    "share of the sample's largest relevance. Methods that depend on the function alone (gradients, perturbation) can "
-    "change by rounding only; rules of propagation depend on how the function is computed and may change. A "
-    "description, not a verdict. A dash: the model's layers do not allow this rewriting.",
-    ("model", "method"),
 )
 
 
@@ -105,7 +92,7 @@ def controls_table(rows: Sequence[ControlRow], methods: Methods) -> Iterator[Ent
     """The verdict on every method of each model and task; planted methods come last."""
     by_method: dict[tuple[str, str, str], dict[str, ControlRow]] = {}
     for row in rows:  # of controls by depth, the last row replaces the others: there, all weights are random
-        if row.control not in (REWRITTEN, SHAPLEY, SHAPLEY_ERROR):
+        if row.control not in (SHAPLEY, SHAPLEY_ERROR):
             by_method.setdefault((row.task, row.model, row.method), {})[row.control] = row
     planted_last = sorted(by_method, key=lambda key: (key[:2], key[2] in PLANTED, rank(methods, key[2])))
     for task, model, method in planted_last:
@@ -120,20 +107,16 @@ def controls_table(rows: Sequence[ControlRow], methods: Methods) -> Iterator[Ent
     yield f" {summary(rows, methods)}"
 
 
-def further_tables(rows: Sequence[ControlRow], methods: Methods) -> list[Table]:
-    """The tables of controls without a verdict that were computed: Shapley values, and rewritten weights."""
-    near, moved = [], []
+def shapley_tables(rows: Sequence[ControlRow], methods: Methods) -> list[Table]:
+    """The table of Shapley values in a list; empty if they were not computed."""
+    near = []
     for row in sorted(rows, key=lambda row: (row.task, row.model, row.method in PLANTED, rank(methods, row.method))):
         labels = (row.model, named(methods, row.method))
         if row.control == SHAPLEY:
             near += [Entry(row.task, labels, _NEARNESS, _cell(row)), Entry(row.task, labels, _SAMPLES, Cell(row.n))]
         elif row.control == SHAPLEY_ERROR:
             near.append(Entry(row.task, labels, _ERROR, _cell(row)))
-        elif row.control == REWRITTEN:
-            percent = row._replace(value=100 * row.value)
-            moved.append(Entry(row.task, labels, Column("", row.detail, significant=2, unit="%"), _cell(percent)))
-    frames = ((NEAR_SHAPLEY, near), (MOVED, moved))
-    return [table.filled(frame) for table, frame in frames if frame]
+    return [NEAR_SHAPLEY.filled(near)] if near else []
 
 
 def summary(rows: Sequence[ControlRow], methods: Methods) -> str:

@@ -1,1 +1,1 @@
-"""Products that control methods: other weights, the same function, exact values."""
+"""Products that control methods: random weights, exact values."""

@@ -17,20 +17,18 @@ from closelook.evaluation.scoring.controls import (
     CHANCE,
     RANDOMISED,
     RESAMPLING,
-    REWRITTEN,
     SHAPLEY,
     SHAPLEY_ERROR,
     ControlRow,
     Verdict,
     chance_verdict,
-    largest,
     mean_verdict,
     randomisation_verdict,
 )
 from closelook.evaluation.scoring.intervals import Clusters, Resampling, cluster_numbers
 from closelook.jobs.plan.clusters import clusters_of
 from closelook.jobs.plan.node import Node, Run
-from closelook.jobs.products.controls import randomisation, rewritten, shapley
+from closelook.jobs.products.controls import randomisation, shapley
 from closelook.jobs.products.controls.controlled import BASELINE, ControlNode, tried_on
 from closelook.lrp_core.methods.records import PLANTED
 
@@ -41,10 +39,6 @@ def control_rows(run: Run) -> Iterator[ControlRow]:
     resampling, clusters = replace(RESAMPLING, seed=run.config.seed), partial(clusters_of, run.ledger)
     for node, rows in _done(run, randomisation.nodes(run), schema.RANDOMISATION):
         yield from _randomisation_rows(node, rows, node.base in drawing, resampling, clusters(node.artifact.task))
-    for node, rows in _done(run, rewritten.nodes(run), schema.REWRITTEN):
-        for rewriting in sorted({row["rewriting"] for row in rows}):
-            changes = [row["change"] for row in rows if row["rewriting"] == rewriting]
-            yield _row(node, REWRITTEN, largest(changes), rewriting)
     for node, rows in _done(run, shapley.nodes(run), schema.SHAPLEY):
         drawn = _drawn(resampling, clusters(node.artifact.task), rows)
         yield _row(node, SHAPLEY, mean_verdict([row["correlation"] for row in rows], drawn))

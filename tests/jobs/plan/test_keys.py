@@ -29,7 +29,7 @@ RUN = {
 }
 KNOCKOUT = {"value": "mean", "counts": [1, 3]}
 OF_NEURONS = {"heatmaps", "knockouts attnlrp", "writings"}
-CONTROLS_OF_ATTNLRP = {"randomisation attnlrp", "rewritten attnlrp", "shapley attnlrp"}
+CONTROLS_OF_ATTNLRP = {"randomisation attnlrp", "shapley attnlrp"}
 OF_ATTNLRP = {"heads", "neurons", "scores attnlrp", "pruning attnlrp", "curves attnlrp", *OF_NEURONS}
 OF_RANDOM = {"layers", "layer_scores", "scores random", "curves random"}
 OF_ANSWERS = {"ablations", "sources"}  # of tasks that explain whole answers
@@ -126,7 +126,7 @@ def test_other_samples_change_the_keys_of_what_depends_on_them(row, names, keys)
         ({"perturb": {**PERTURB, "flip_special": False}}, {"trials", "curves"}),
         ({"perturb": {**PERTURB, "samples": 3}}, {"curves"}),
         ({"perturb": {**PERTURB, "embeddings": ["full"]}}, {"curves attnlrp"}),
-        ({"controls": {"samples": 3}}, {"randomisation", "rewritten", "shapley"}),
+        ({"controls": {"samples": 3}}, {"randomisation", "shapley"}),
         ({"controls": {"samples": 4, "depths": 2}}, {"randomisation"}),
         ({"controls": {"samples": 4, "explanation": "target"}}, CONTROLS_OF_ATTNLRP),
         ({"select": {"samples": 3}}, {"trials"}),
@@ -174,7 +174,6 @@ def test_a_new_version_of_a_method_makes_all_that_is_made_of_it_stale(keys, monk
         ("closelook.jobs.products.whole:BENCH_VERSION", {"bench"}),
         ("closelook.jobs.products.pruning", {"pruning"}),
         ("closelook.jobs.products.controls.randomisation", {"randomisation"}),
-        ("closelook.jobs.products.controls.rewritten", {"rewritten"}),
         ("closelook.jobs.products.controls.shapley", {"shapley"}),
         ("closelook.jobs.products.neurons.writings", {"writings"}),
         ("closelook.evaluation.scoring.metrics", {"scores", "layer_scores"}),

@@ -13,7 +13,7 @@ from closelook.evaluation.report.heatmaps.one_sample import picture_rows, token_
 from closelook.evaluation.report.page import Part
 from closelook.evaluation.report.results import Methods, Variant
 from closelook.evaluation.report.sections.agreement import agreement_figures, agreement_table
-from closelook.evaluation.report.sections.controls import PAGE, controls_figure, controls_table, further_tables
+from closelook.evaluation.report.sections.controls import PAGE, controls_figure, controls_table, shapley_tables
 from closelook.evaluation.report.sections.costs import cost_table, costs, length_tables, runtime_figures
 from closelook.evaluation.report.sections.extremes import Extremes, extremes_figures, extremes_tables
 from closelook.evaluation.schema import NEURONS, RELEVANCE
@@ -21,7 +21,7 @@ from closelook.evaluation.scoring.agreement import MethodAgreement, agreement_of
 from closelook.jobs.bench.storage import measured_by
 from closelook.jobs.methods import METHODS
 from closelook.jobs.plan.node import Cell, Run
-from closelook.jobs.products.controls import randomisation, rewritten, shapley
+from closelook.jobs.products.controls import randomisation, shapley
 from closelook.jobs.products.controls.rows import broken
 from closelook.jobs.products.scores import SCORES
 from closelook.jobs.stages.report.missing import why_empty
@@ -162,13 +162,13 @@ def sample_part(report: Reported) -> Part:
 def controls_part(report: Reported) -> Part:
     """The results of controls that are done. A control that a planted method passes is reported as broken."""
     results, rows = report.results, report.controls
-    nodes = [node for product in (randomisation, rewritten, shapley) for node in product.nodes(report.run)]
+    nodes = [node for product in (randomisation, shapley) for node in product.nodes(report.run)]
     lacking = sum(not report.ledger.is_done(node.artifact) for node in nodes)
     notes = [f"The control is broken: {line}." for line in broken(rows)]
     notes += [f"{lacking} controls are not done: run `closelook controls`."] if lacking else []
     needs = "methods and tasks in it"
     how = why_empty(report, "Nothing was controlled", ["controls"], "`closelook controls`", needs, nodes)
-    tables = [controls_table(rows, results.methods), *further_tables(rows, results.methods)] if rows else []
+    tables = [controls_table(rows, results.methods), *shapley_tables(rows, results.methods)] if rows else []
     figures = controls_figure(rows, results.methods, results.baseline)
     return Part("Random weights", how, figures, tables, " ".join(notes), page=PAGE)
 
