@@ -134,11 +134,8 @@ class Site:
     other_numbers: OtherNumbers = field(default_factory=OtherNumbers)
     no_neurons: str = ""  # why there are none, on a page without neurons
 
-    def files(self, close_look: bool = False) -> dict[str, str | bytes]:
-        """The contents of all files of the site, by path.
-
-        `close_look` shows the papers' numbers beside ours in tables in Markdown.
-        """
+    def files(self) -> dict[str, str | bytes]:
+        """The contents of all files of the site, by path."""
         published = bool(self.results.published)
         wide, long = self.tables[:2]  # the overview, and the overview beside random
         short = [table for table in self.tables if table is not long]
@@ -167,12 +164,12 @@ class Site:
             for figure in part.figures:
                 files |= figure.files
         for table in tables:
-            files[f"tables/{table.name}.md"] = markdown(table, close_look)
+            files[f"tables/{table.name}.md"] = markdown(table)
             files[f"tables/{table.name}.csv"] = comma_separated(table)
         for records in (*self.samples.leaves, *self.neurons.leaves, *self.sources.leaves):
             files |= records.files
         lines = [f"# {self.provenance.run}", "", self.summary, "", *map(str, self.notes)]
-        lines += [markdown(table, close_look) for table in self.tables]
+        lines += [markdown(table) for table in self.tables]
         files["report.md"] = "\n".join(lines)
         return files
 

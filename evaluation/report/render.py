@@ -39,11 +39,8 @@ def decimals(value: float, column: Column) -> int:
     return min(MOST_DECIMALS, max(0, column.significant - 1 - math.floor(math.log10(abs(value)))))
 
 
-def cell_text(cell: Cell, column: Column, close_look: bool = False) -> str:
-    """The text of a cell: its number with stars and interval, or the reason that there is none.
-
-    `close_look` adds the paper's number and the difference from it.
-    """
+def cell_text(cell: Cell, column: Column) -> str:
+    """The text of a cell: its number with stars and interval, or the reason that there is none."""
     if cell.value is None:
         return reason(cell)
     digits = decimals(cell.value, column)
@@ -52,8 +49,6 @@ def cell_text(cell: Cell, column: Column, close_look: bool = False) -> str:
         text += stars(cell.p)
     if cell.low is not None and cell.high is not None and not column.signed:
         text += f" [{number(cell.low, digits)}, {number(cell.high, digits)}]"
-    if close_look and cell.reference is not None and cell.difference is not None:
-        text += f" ({cell.reference:g}, {number(cell.difference, digits, signed=True)})"
     return text
 
 
@@ -62,12 +57,10 @@ def reason(cell: Cell) -> str:
     return NOTHING if cell.state in (UNDEFINED, DONE) else cell.state
 
 
-def markdown(table: Table, close_look: bool = False) -> str:
-    """The table in Markdown: title, caption, and a table for each section (task); `close_look` as for `cell_text`."""
+def markdown(table: Table) -> str:
+    """The table in Markdown: title, caption, and a table for each section (task), without the papers' numbers."""
     marks = {"best": "**{}**", "": "{}"}
     lines = [f"## {table.title}", "", _escaped(table.caption)]
-    if close_look:
-        lines += ["", f"In parentheses: the number of {table.paper}, and ours minus it."]
     first, *heads = [_escaped(name) for name in table.heads]
     titles = [_escaped(" ".join(filter(None, (c.group, c.label, c.side)))) for c in table.columns]
     for section, rows in groupby(table.rows, key=lambda row: row.section):
@@ -77,7 +70,7 @@ def markdown(table: Table, close_look: bool = False) -> str:
         for row in rows:
             texts = list(map(_escaped, row.labels))
             for cell, column in zip(row.cells, table.columns, strict=True):
-                texts.append(marks[cell.mark].format(_escaped(cell_text(cell, column, close_look))))
+                texts.append(marks[cell.mark].format(_escaped(cell_text(cell, column))))
             lines.append(f"| {' | '.join(texts)} |")
     if not table.rows:
         lines += ["", NO_ROWS]

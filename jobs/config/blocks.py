@@ -118,8 +118,6 @@ class ReportConfig(Frozen):
     """how many samples of each task the report shows with heatmaps"""
     resamples: AtLeast0 = 1000
     """how many resamples the bootstrap draws"""
-    close_look: bool = False
-    """true: Markdown shows the paper's numbers too; pages and CSV always do"""
 
 
 class NodesConfig(Frozen):

@@ -77,7 +77,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
         other_numbers=numbers,
         no_neurons=no_neurons(reported),
     )
-    files, written = site.files(config.report.close_look), {}
+    files, written = site.files(), {}
     for name, content in files.items():
         path = f"{artifact.folder}/{name}"
         written[path] = store.write_bytes(path, content.encode() if isinstance(content, str) else content)

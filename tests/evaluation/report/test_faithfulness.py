@@ -120,7 +120,6 @@ def test_the_papers_numbers_stand_beside_those_of_its_models_alone(results):
     assert by_method(areas_table([tuned], results), "ΔA")["Random"].reference == 2.01, "under a name of its own"
     other = drawn_of("next_word", published="gpt2")
     assert by_method(areas_table([other], results), "ΔA")["LRP"].reference is None
-    assert "In parentheses: the number of AttnLRP" in markdown(areas_table([ours], results), close_look=True)
 
 
 def test_the_papers_areas_add_up_as_it_prints_them():
