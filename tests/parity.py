@@ -78,7 +78,6 @@ PRODUCTS = (
     Product("contexts", NEURON),
     Product("activations", NEURON),
     Product("heatmaps", NEURON),
-    Product("writings", NEURON),
     Product("ablations", ("sample_id",)),
     Product("sources", ("way", "explanation", "ablated", "sample_id")),
     Product("runtime", ("batch_id", "method", "stage", "length", "batch"), left_aside=COST),

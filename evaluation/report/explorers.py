@@ -15,11 +15,10 @@ SNIPPET = 140  # characters of a text in a list
 #: The fields of a line of the list of samples, which is a sample under a model; `disagreement` is in percent.
 SAMPLE_FIELDS = ("id", "model", "task", "correct", "attractors", "disagreement", "text")
 #: The fields of a line of the list of neurons. `ranked` has [place, mean relevance, samples] for each place of the
-#: choices, which is a task under a method; `words` are the first words of the neuron's logit lens.
-NEURON_FIELDS = ("model", "layer", "neuron", "name", "ranked", "words")
+#: choices, which is a task under a method.
+NEURON_FIELDS = ("model", "layer", "neuron", "name", "ranked")
 #: Columns of the list of answers, in this order; `way` is the way in which sources are ablated.
 ANSWER_FIELDS = ("sample_id", "model", "task", "way", "answer")
-WORDS = 3  # of the logit lens in a line
 #: The page's heading of the effect of ablating a neuron, by the config's name of the value of ablated neurons.
 WITHOUT = {"zero": "Ablation: without it", "mean": "Ablation: with its mean over the corpus"}
 
@@ -137,9 +136,7 @@ class NeuronExplorer(Explored):
         lines, texts = [], []
         models: dict[str, set[int]] = {}
         for neuron in entries:
-            promoted = neuron["writes"]["promoted"][:WORDS] if neuron["writes"] else []
-            words = [word for word, _ in promoted]
-            lines.append([*(neuron[name] for name in NEURON_FIELDS[:-1]), words])
+            lines.append([neuron[name] for name in NEURON_FIELDS])
             texts.append(escaped_json(neuron))
             models.setdefault(neuron["model"], set()).add(neuron["layer"])
         choices = {
@@ -157,8 +154,6 @@ def neuron_entry(model: str, layer: int, neuron: int, ranked: Sequence[tuple[int
     `places`. `known` are further facts, each of which may be absent:
 
     * `name`: if it is not `layer.neuron`
-    * `writes`: the logit lens: lists `promoted` and `suppressed` of (word, logit), their `entropy`, and `key`, the
-      tokens nearest to the neuron's key
     * `contexts`: max-activating examples of :func:`shown`, each with its `activation`, from the largest on;
       `corpus`: the name of their corpus; `explained`: the label of the method that explains the activation in them
     * `histogram`: counts of activations at tokens of the corpus between `edges`, and their `mean`
@@ -166,7 +161,7 @@ def neuron_entry(model: str, layer: int, neuron: int, ranked: Sequence[tuple[int
     * `removed`: (place, mean drop of the explained number, samples) after ablation of this neuron, over the samples in
       which it ranks first
     """
-    unknown: dict[str, Any] = {"writes": None, "contexts": [], "corpus": "", "explained": "", "histogram": None}
+    unknown: dict[str, Any] = {"contexts": [], "corpus": "", "explained": "", "histogram": None}
     unknown |= {"samples": [], "removed": [], "name": f"{layer}.{neuron}"}
     rounded = [[task_method, short(mean), samples] for task_method, mean, samples in ranked]
     return {"model": model, "layer": layer, "neuron": neuron, "ranked": rounded, **unknown, **known}

@@ -18,7 +18,6 @@ from closelook.evaluation.schema.relevance import (
     NEURONS,
     RELEVANCE,
     RELEVANCE_DOUBLE,
-    WRITINGS,
 )
 from closelook.evaluation.schema.samples import (
     ABLATIONS,
@@ -83,7 +82,6 @@ __all__ = [
     "TRIALS",
     "VIEW",
     "WORDS",
-    "WRITINGS",
     "SchemaMismatch",
     "check",
     "is_named",

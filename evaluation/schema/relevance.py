@@ -102,27 +102,6 @@ class Neurons:
 NEURONS = versioned("neurons", 3, Neurons)
 
 
-class Writings:
-    """Logit lens of the neurons that a run keeps, and the tokens nearest to their keys; partitioned by model and dtype.
-
-    Tokens are ranked by the neuron's value vector times the unembedding (promoted: largest first, suppressed: smallest
-    first), and by their embeddings' cosine with the neuron's key (largest first).
-    """
-
-    layer: int
-    neuron: int
-    promoted: list[str]
-    promoted_logit: list[Single]  # for each unit of activation
-    suppressed: list[str]
-    suppressed_logit: list[Single]
-    entropy: float  # of the softmax over the vocabulary, in nats
-    key: list[str]  # nearest tokens; empty if embeddings have another width than the layers
-    key_cosine: list[Single]
-
-
-WRITINGS = versioned("writings", 1, Writings)
-
-
 class Contexts:
     """The max-activating examples of each neuron in a corpus, here called contexts, by layer, neuron and rank.
 

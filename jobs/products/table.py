@@ -12,7 +12,7 @@ from closelook.jobs.plan.node import Node, Run
 from closelook.jobs.products import curves, pruning, relevance, scores, trials, whole
 from closelook.jobs.products.answers import ablations, sources
 from closelook.jobs.products.controls import randomisation, shapley
-from closelook.jobs.products.neurons import contexts, heatmaps, knockouts, writings
+from closelook.jobs.products.neurons import contexts, heatmaps, knockouts
 from closelook.jobs.products.record import Product
 from closelook.jobs.store import Artifact, Ledger, artifact_in, key_in
 from closelook.lrp_core.records.registry import OURS, Registry
@@ -34,7 +34,6 @@ PRODUCTS: Registry[Product] = Registry(
     randomisation.RANDOMISATION,
     contexts.CONTEXTS,
     knockouts.KNOCKOUTS,
-    writings.WRITINGS,
     heatmaps.HEATMAPS,
     whole.BENCH,
     whole.REPORT,

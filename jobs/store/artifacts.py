@@ -63,7 +63,6 @@ LAYOUTS = {
     "pruning": Layout(
         ("pruning/model={model}/task={task}/dtype={dtype}",), f"{{method}}-{_SHARD}", f"pruning.{_DOTTED}", None
     ),
-    "writings": Layout(("writings/model={model}/dtype={dtype}",), _SHARD, "writings.{model}.{dtype}.{key}", None),
     "contexts": Layout(
         ("contexts/model={model}/corpus={task}/dtype={dtype}", "activations/model={model}/corpus={task}/dtype={dtype}"),
         _SHARD,

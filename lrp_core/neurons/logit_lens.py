@@ -65,11 +65,6 @@ class Writing:
     entropy: float  # of the softmax of these logits, in nats: low if few words stand out
 
 
-def writes_words(view: ModelView) -> bool:
-    """True if value vectors can be multiplied with the unembedding, which must have the same width D."""
-    return _vocabulary(view, unembedding=True).shape[1] == view.d_model
-
-
 def writing(view: ModelView, layer: int, neuron: int, count: int, normed: bool = False) -> Writing:
     """The logit lens of one neuron; see :func:`writings_of`."""
     return writings_of(view, layer, [neuron], count, normed)[0]

@@ -63,9 +63,8 @@ def knocked_out():
 def filled(tmp_path_factory):
     """Pages of what the made-up report lacks: curves, neurons, an explained sentence, two runs."""
     root = tmp_path_factory.mktemp("filled")
-    words = {"promoted": [[" are", 0.5]], "suppressed": [[" is", -0.3]], "key": [[" key", 0.2]]}
     bars = {"edges": [0.0, 1.0], "counts": [5, 90, 2], "mean": 0.25}
-    known = {"writes": words, "corpus": "stories", "histogram": bars}
+    known = {"corpus": "stories", "histogram": bars}
     neurons = NeuronExplorer.of([neuron("gpt2", 0, at, [(0, 1.0 - at, 3)], **known) for at in range(4)], ["sva · LRP"])
     site = Site(FACTS, some_results(), [], list(faithfulness()), neurons=neurons)
     write_page(root, site, "faithfulness.html", "Faithfulness", (), parts=site.parts, published=False)

@@ -117,14 +117,6 @@ MUTANTS = (
         "tests/jobs/plan/test_keys.py::test_other_settings_change_the_keys_of_what_depends_on_them",
     ),
     Mutant(
-        "writings_key_without_neurons",
-        "The words of neurons that relevance names now are missing.",
-        "jobs/products/neurons/writings.py",
-        '            "neurons": [cell.key for cell in cells],\n',
-        "",
-        "tests/jobs/plan/test_keys.py::test_other_settings_change_the_keys_of_what_depends_on_them",
-    ),
-    Mutant(
         "trials_key_without_subset",
         "Options that were chosen on other samples are taken over.",
         "jobs/plan/choices.py",

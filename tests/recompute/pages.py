@@ -167,12 +167,6 @@ def label_rows(facts: Facts) -> pd.DataFrame:
 
 
 @cache
-def writings(facts: Facts) -> dict[tuple[str, int, int], Any]:
-    frame = facts.root.frame("writings")
-    return {(row.model, row.layer, row.neuron): row for row in frame.itertuples()} if len(frame) else {}
-
-
-@cache
 def contexts(facts: Facts) -> dict[tuple[str, int, int], pd.DataFrame]:
     frame = facts.root.frame("contexts")
     return dict(iter(frame.groupby(["model", "layer", "neuron"]))) if len(frame) else {}
@@ -222,17 +216,6 @@ def neurons(facts: Facts) -> Checked:
         key = (record["model"], record["layer"], record["neuron"])
         line: dict[str, str] = {"id": "/".join(map(str, key))}
         expected: dict[str, Range] = {}
-        written = writings(facts).get(key)
-        if written is not None and record["writes"]:
-            lists = {
-                "promoted": written.promoted_logit,
-                "suppressed": written.suppressed_logit,
-                "key": written.key_cosine,
-            }
-            for name, values in lists.items():
-                for at, (pair, value) in enumerate(zip(record["writes"][name], values, strict=False)):
-                    line[f"{name} {at}"], expected[f"{name} {at}"] = text(pair[1]), digits(float(value))
-            line["entropy"], expected["entropy"] = text(record["writes"]["entropy"]), Range.exact(written.entropy)
         for at, sample in enumerate(record["samples"]):
             method = NAMES.get(sample["method"], "")
             of_sample = kept_neurons(facts).get((*key, sample["task"], method), {}).get(sample["id"])

@@ -31,7 +31,6 @@ SCHEMAS = {
     "contexts": schema.CONTEXTS,
     "activations": schema.ACTIVATIONS,
     "heatmaps": schema.HEATMAPS,
-    "writings": schema.WRITINGS,
     "benchmark": schema.GENERIC,
     "views": schema.VIEW,
     "heads": schema.HEADS,

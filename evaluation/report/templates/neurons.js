@@ -31,9 +31,9 @@
     for (const [name, value] of Object.entries(before)) if ([...field(name).options].some((option) => option.value === value)) field(name).value = value;
   }
   const keep = (one) => {
-    const words = field("search").value.trim().toLowerCase(), layer = field("layer").value;
+    const name = field("search").value.trim(), layer = field("layer").value;
     return one.model === field("model").value && (!layer || one.layer === +layer) &&
-      (!words || title(one).startsWith(words) || one.words.some((word) => word.toLowerCase().includes(words)));
+      title(one).startsWith(name);
   };
   const orders = {
     relevance: (a, b) => relevance(index[b]) - relevance(index[a]), against: (a, b) => relevance(index[a]) - relevance(index[b]),
@@ -69,7 +69,7 @@
     button.type = "button";
     button.dataset.number = number;
     tags.append(element("span", "tag", `layer ${one.layer}`), element("span", "muted", plus(relevance(one))));
-    button.append(element("span", "snippet", [title(one), ...one.words].join("  ")), tags);
+    button.append(element("span", "snippet", title(one)), tags);
     button.addEventListener("click", () => show(number, true));
     made.append(button);
     return made;
@@ -130,12 +130,6 @@
     made.append(element("h3", "", name), ...children);
     return made;
   };
-  const listing = (rows, empty) => {
-    if (!rows.length) return element("p", "muted", empty);
-    const made = element("p", "written");
-    rows.forEach(([word, value]) => { const one = element("span", "tag", `${word} `); one.append(element("small", "", plus(value))); made.append(one); });
-    return made;
-  };
   function facts(rows) {
     const made = element("dl", "sample-facts");
     rows.forEach(([name, value]) => { const both = element("div"); both.append(element("dt", "", name), " ", element("dd", "", value)); made.append(both); });
@@ -152,7 +146,6 @@
     const head = element("header");
     head.append(element("p", "sentence", `Neuron ${title(one)}`), facts([["model", one.model], ...one.ranked.map(([at, mean, kept]) => [places[at], `${plus(mean)} (kept in ${samples(kept)})`])]));
     const parts = [head];
-    if (one.writes) parts.push(part("Logit lens: promotes", listing(one.writes.promoted, "")), part("Logit lens: suppresses", listing(one.writes.suppressed, "")), part("Tokens nearest to its key", listing(one.writes.key, "nothing")));
     const texts = one.contexts.map((each) => strip(each, plus(each.activation), element("span", "muted", each.where)));
     const why = one.explained ? [element("p", "muted", `Tokens by their relevance for the activation under ${one.explained}.`)] : [];
     if (texts.length) parts.push(part(`Max-activating examples in ${one.corpus}`, ...why, ...texts));

@@ -7,7 +7,7 @@ the neurons.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,11 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from closelook.evaluation.benchmark.corpus import batches
-from closelook.evaluation.schema import CONTEXTS, titled
+from closelook.evaluation.schema import CONTEXTS, NEURONS, titled
 from closelook.evaluation.schema import HEATMAPS as SCHEMA
 from closelook.jobs.plan.node import ModelPlan, Node, Part, Run
 from closelook.jobs.products.neurons.contexts import contexts_of, layer_name
-from closelook.jobs.products.neurons.writings import kept_neurons
 from closelook.jobs.products.record import Made, Opened, Product, Row, Unit
 from closelook.jobs.runner.closing import close
 from closelook.jobs.store import Artifact, Ledger
@@ -86,6 +85,16 @@ def heatmaps_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Heatmaps
         neurons=cells,
         ranks=settings.ranks,
     )
+
+
+def kept_neurons(ledger: Ledger, cells: Iterable[Artifact], ranks: int) -> tuple[tuple[int, int], ...]:
+    """(layer, number) of every neuron that is among the first `ranks` of some sample of `cells`, ascending."""
+    named: set[tuple[int, int]] = set()
+    for cell in cells:
+        table = ledger.read(cell, NEURONS, ["layer", "neuron"])  # a row for each sample, with a list in each column
+        first = (pc.list_slice(table[name], 0, ranks) for name in ("layer", "neuron"))
+        named |= set(zip(*(pc.list_flatten(column).to_pylist() for column in first), strict=True))
+    return tuple(sorted(named))
 
 
 def units(run: Run, nodes: Sequence[HeatmapsNode]) -> Iterator[Unit]:

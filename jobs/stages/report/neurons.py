@@ -18,7 +18,7 @@ from closelook.evaluation.report.heatmaps.overlay import patch_names
 from closelook.evaluation.report.heatmaps.tokens import short
 from closelook.evaluation.report.leaves import Entry
 from closelook.evaluation.report.results import Results, rank
-from closelook.evaluation.schema import ACTIVATIONS, CONTEXTS, HEATMAPS, KNOCKOUTS, NEURONS, VIEW, WRITINGS
+from closelook.evaluation.schema import ACTIVATIONS, CONTEXTS, HEATMAPS, KNOCKOUTS, NEURONS, VIEW
 from closelook.jobs.config import RunConfig
 from closelook.jobs.plan.checkpoints import ModelUnavailable
 from closelook.jobs.plan.models import load_tokenizer
@@ -26,7 +26,6 @@ from closelook.jobs.plan.node import Cell, ModelPlan, Run
 from closelook.jobs.products.neurons import contexts
 from closelook.jobs.products.neurons.heatmaps import FIRST, heatmaps_of
 from closelook.jobs.products.neurons.knockouts import knockouts_of
-from closelook.jobs.products.neurons.writings import writings_of
 from closelook.jobs.stages.report.samples import rows_by_id
 from closelook.jobs.store import Artifact, Ledger
 from closelook.lrp_core.records.types import UserError
@@ -101,7 +100,7 @@ class _Model:
                     samples[task_method] = samples.get(task_method, 0) + 1
                     _add(neurons, task_method, row)
         self.add_drops(neurons, firsts)
-        texts, words = self.texts(neurons), self.words()
+        texts = self.texts(neurons)
         answers = self.answers(corpus, set(neurons)) if corpus else {}
         for neuron_key, neuron in sorted(neurons.items()):
             ranked, removed = [], []
@@ -111,22 +110,9 @@ class _Model:
                 if key in neuron.drops:
                     removed.append([at, short(float(np.mean(neuron.drops[key]))), len(neuron.drops[key])])
             shown_samples = list(_samples(neuron, texts, self.results, linked))
-            facts: dict[str, Any] = {"name": neuron.name, "removed": removed, "writes": words.get(neuron_key)}
+            facts: dict[str, Any] = {"name": neuron.name, "removed": removed}
             facts |= {"samples": shown_samples} | answers.get(neuron_key, {})
             yield neuron_entry(self.model.name, *neuron_key, ranked, **facts)
-
-    def words(self) -> dict[NeuronKey, dict[str, Any]]:
-        """The words that each neuron promotes, suppresses and is activated by, for its entry."""
-        numbers = {"promoted": "promoted_logit", "suppressed": "suppressed_logit", "key": "key_cosine"}
-        words = {}
-        node = writings_of(self.config, self.model, self.ledger)
-        for row in () if node is None else _rows(self.ledger, node.artifact, WRITINGS):
-            lists: dict[str, Any] = {"entropy": row["entropy"]}
-            for name, number in numbers.items():
-                pairs = zip(row[name], row[number], strict=True)
-                lists[name] = [[word, short(value)] for word, value in pairs]
-            words[row["layer"], row["neuron"]] = lists
-        return words
 
     def answers(self, corpus: Artifact, asked: set[NeuronKey]) -> dict[NeuronKey, dict[str, Any]]:
         """The max-activating examples and the histogram over a corpus of each neuron in `asked`, for its entry.

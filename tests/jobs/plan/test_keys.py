@@ -28,7 +28,7 @@ RUN = {
     "bench": {"task": "sva", "samples": 5},
 }
 KNOCKOUT = {"value": "mean", "counts": [1, 3]}
-OF_NEURONS = {"heatmaps", "knockouts attnlrp", "writings"}
+OF_NEURONS = {"heatmaps", "knockouts attnlrp"}
 CONTROLS_OF_ATTNLRP = {"randomisation attnlrp", "shapley attnlrp"}
 OF_ATTNLRP = {"heads", "neurons", "scores attnlrp", "pruning attnlrp", "curves attnlrp", *OF_NEURONS}
 OF_RANDOM = {"layers", "layer_scores", "scores random", "curves random"}
@@ -110,7 +110,7 @@ def test_other_samples_change_the_keys_of_what_depends_on_them(row, names, keys)
         ({"models": "eager"}, {*OF_SAMPLES, "contexts"}),
         ({"heads": {"sva": 3}}, {"heads", "pruning"}),
         ({"layers": {"sva": 3}}, {"layers", "layer_scores"}),
-        ({"tasks": 2}, {"neurons", "heatmaps", "knockouts", "writings"}),
+        ({"tasks": 2}, {"neurons", "heatmaps", "knockouts"}),
         ({"knockout": {**KNOCKOUT, "counts": [2]}}, {"knockouts"}),
         ({"knockout": {**KNOCKOUT, "value": "zero"}}, {"knockouts"}),
         ({"knockout": {**KNOCKOUT, "explanation": "target"}}, {"knockouts"}),
@@ -175,7 +175,6 @@ def test_a_new_version_of_a_method_makes_all_that_is_made_of_it_stale(keys, monk
         ("closelook.jobs.products.pruning", {"pruning"}),
         ("closelook.jobs.products.controls.randomisation", {"randomisation"}),
         ("closelook.jobs.products.controls.shapley", {"shapley"}),
-        ("closelook.jobs.products.neurons.writings", {"writings"}),
         ("closelook.evaluation.scoring.metrics", {"scores", "layer_scores"}),
     ],
 )

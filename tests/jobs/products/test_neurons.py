@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from transformers import AutoTokenizer
 
-from closelook.evaluation.schema import ACTIVATIONS, CONTEXTS, HEATMAPS, KNOCKOUTS, NEURONS, VIEW, WRITINGS
+from closelook.evaluation.schema import ACTIVATIONS, CONTEXTS, HEATMAPS, KNOCKOUTS, NEURONS, VIEW
 from closelook.evaluation.scoring.head_orders import ACTIVATION, RANDOM
 from closelook.jobs.commands.roots.status import collect
 from closelook.jobs.config import RunConfig
@@ -17,13 +16,11 @@ from closelook.jobs.products.neurons import contexts
 from closelook.jobs.products.neurons import knockouts as stage
 from closelook.jobs.products.neurons.heatmaps import explained, heatmaps_of
 from closelook.jobs.products.neurons.knockouts import knockouts_of
-from closelook.jobs.products.neurons.writings import writings_of
 from closelook.jobs.runner import worker
 from closelook.jobs.stages.report import report
 from closelook.jobs.store import Ledger
 from closelook.lrp_core import Batch, UserError, load_model
 from closelook.lrp_core.neurons.contexts import Context, explain_context
-from closelook.lrp_core.neurons.logit_lens import nearest_tokens, writing
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.leaves import first_leaf, island
 from tests.stages import attribute, evaluate, neurons
@@ -164,7 +161,7 @@ def test_knock_outs_are_the_models_without_those_neurons_done_once_and_shown(run
     assert attribute(config, store).complete
     assert evaluate(config, store).complete
     summary = neurons(config, store)
-    assert (summary.computed, summary.failures) == (5, ()), "four rankings, and words"
+    assert (summary.computed, summary.failures) == (4, ()), "four rankings"
     plan, ledger = make_plan(config, store), Ledger(store)
     cells = list(knockouts_of(config, plan.models[0], ledger))
     assert [cell.ranking for cell in cells] == ["attnlrp", "gradient_l1", RANDOM, ACTIVATION]
@@ -186,19 +183,6 @@ def test_knock_outs_are_the_models_without_those_neurons_done_once_and_shown(run
     assert "Neuron ablation" in page
     assert "Conservation by layer" in page
     assert "Activation" in store.read_bytes("report/tables/knockouts.md").decode()
-    words = writings_of(config, plan.models[0], ledger)
-    tokenizer, stored = AutoTokenizer.from_pretrained(model), ledger.read(words.artifact, WRITINGS).to_pylist()
-    shown = {(entry["layer"], entry["neuron"]): entry["writes"] for entry in first_leaf(page, "neurons")}
-    assert {(row["layer"], row["neuron"]) for row in stored} == set(shown)
-    for row in stored:
-        layer, neuron = row["layer"], row["neuron"]
-        written, key = writing(view, layer, neuron, 10), nearest_tokens(view, layer, neuron, 10)
-        for name, expected_words in (("promoted", written.promoted), ("suppressed", written.suppressed), ("key", key)):
-            assert row[name] == [tokenizer.decode([token]) for token, _ in expected_words]
-            assert [word for word, _ in shown[layer, neuron][name]] == row[name]
-        assert row["promoted_logit"] == pytest.approx([value for _, value in written.promoted], abs=1e-5)
-        assert row["entropy"] == pytest.approx(written.entropy)
-    assert result["gpt2", "", "float32", "writings"].states == {"done": 1}
     explored(page, ledger, cells_of(config, store), {cell.ranking: cell.artifact for cell in cells})
 
 
@@ -256,7 +240,7 @@ def test_knock_outs_that_lack_a_unit_are_not_complete_and_the_next_run_computes_
     computed = []
     inline.before_unit = computed.append
     assert neurons(config, store).complete
-    assert len(computed) == 5 - 2 + 1, "samples but those that are there, and the words of neurons"
+    assert len(computed) == 5 - 2, "samples but those that are there"
     assert {Ledger(store).state(cell.artifact) for cell in cells} == {"done"}
 
 
@@ -274,7 +258,7 @@ def test_neurons_have_their_mean_over_the_corpus_instead_where_the_config_says_s
     store = prepared(config, rows_of(3))
     assert attribute(config, store).complete
     summary = neurons(config, store)
-    assert (summary.computed, summary.failures) == (6, ()), "three rankings, a corpus, words and heat maps"
+    assert (summary.computed, summary.failures) == (5, ()), "three rankings, a corpus and heat maps"
     ledger, plan = Ledger(store), make_plan(config, store)
     (read,), cells = contexts.nodes(Run(config, plan, ledger)), list(knockouts_of(config, plan.models[0], ledger))
     folder = read.artifact.folders[1]
