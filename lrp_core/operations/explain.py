@@ -64,6 +64,7 @@ def run(
     pixels = inputs.get(PIXELS)
     if pixels is not None:
         pixels = inputs[PIXELS] = pixels.detach().requires_grad_()
+    _require_visible(model)
     roots = Roots({name: inputs[name] for name in ID_INPUTS if inputs.get(name) is not None}, pixels)
     plan = Plan(tuple(composites))
     mode = Operations(plan, roots, model)
@@ -78,6 +79,16 @@ def run(
     if not roots.found:
         raise UnsupportedModel(f"{type(model).__name__} looks up no embeddings of the batch's tokens")
     return Forward(plan, roots, numbers)
+
+
+def _require_visible(model: nn.Module) -> None:
+    """Raise UnsupportedModel for hooks that change gradients, and for compiled modules: rules do not see them."""
+    everywhere = nn.modules.module._global_backward_hooks or nn.modules.module._global_backward_pre_hooks
+    for name, module in model.named_modules():
+        if everywhere or module._backward_hooks or module._backward_pre_hooks:
+            raise UnsupportedModel(f"a backward hook changes gradients ({name or type(model).__name__})")
+        if module._compiled_call_impl is not None or type(module).__module__.startswith("torch._dynamo"):
+            raise UnsupportedModel(f"rules do not see into a compiled module ({name or type(model).__name__})")
 
 
 @dataclass(frozen=True)

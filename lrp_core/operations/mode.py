@@ -19,6 +19,7 @@ from closelook.lrp_core.operations.marks import DETACHED, NONE, mark_of, replace
 from closelook.lrp_core.operations.roots import LOOK_UPS
 from closelook.lrp_core.operations.scope import Scope, name_of
 from closelook.lrp_core.operations.table import PASS, TABLE, Entry
+from closelook.lrp_core.records.types import UnsupportedModel
 
 #: Nodes that autograd makes anew when a tensor is read whose base was changed in place. All are views.
 _VIEWS: tuple[str, ...] = (
@@ -59,7 +60,7 @@ class Operations(Scope):
                 return func(*args, **kwargs)
             result = self.roots.looked_up(func, args, kwargs)
         elif self.plain:
-            result = func(*args, **kwargs)
+            result = self._unruled(func, entry, args, kwargs)
         elif entry is None:
             raise self.refused(f"no rule for {name_of(func)} of a tensor that carries relevance")
         else:
@@ -69,6 +70,15 @@ class Operations(Scope):
                 self._check_hidden(func, result)
         self._admit(args[0] if result is None and args else result)
         return result
+
+    def _unruled(self, func: Any, entry: Entry | None, args: Any, kwargs: Any) -> Any:
+        """The result of a function under the empty table: its rule finds roots, and nothing is refused."""
+        if entry is None:
+            return func(*args, **kwargs)
+        try:
+            return entry.handler(self, func, args, kwargs)
+        except UnsupportedModel:
+            return func(*args, **kwargs)
 
     # what carries relevance
 

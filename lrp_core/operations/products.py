@@ -93,6 +93,7 @@ def _shared(
 @rule("mul", "multiply")
 def mul(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     """An elementwise product: a power or function of one tensor, a multiple, or a product of factors."""
+    args, kwargs = _by_position(args, kwargs)
     parts = common_source(args, kwargs)
     if parts:
         return of_one_tensor(mode, func, args, kwargs, parts, linear=len(parts) == 1 and args[0] is not args[1])
@@ -101,6 +102,14 @@ def mul(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
         if _carries(one) and _carries(other) and mark_of(other).offset:
             return _with_offset(mode, func, one, other)
     return product(mode, func, args, kwargs, elementwise=True)
+
+
+def _by_position(args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The arguments of a function of `input` and `other`, which a model may give by name."""
+    if len(args) > 1:
+        return args, kwargs
+    kwargs = dict(kwargs)
+    return (*(args or (kwargs.pop("input"),)), kwargs.pop("other")), kwargs
 
 
 def _carries(value: Any) -> bool:
@@ -118,6 +127,7 @@ def _with_offset(mode: Scope, func: Any, a: Tensor, b: Tensor) -> Tensor:
 @rule("div", "divide", "true_divide")
 def div(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     """A quotient: a function of one tensor, or a product with the inverse of a deviation or a gate."""
+    args, kwargs = _by_position(args, kwargs)
     a, b = args[:2]
     parts = common_source(args, kwargs)
     if func is Tensor.__rdiv__ or func is Tensor.__rtruediv__:
@@ -146,6 +156,8 @@ def contraction(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
         others = [tensor for tensor in tensors_in((args, kwargs)) if mark_of(tensor) is NONE]
         if others:
             mode.refuse_constant(func, *constants)
+    elif all(mark_of(tensor).constant or mark_of(tensor).weights is not None for tensor in carrying):
+        mode.refuse_constant(func, *constants)  # attention weights are constant under some composites, too
     if mode.rules_layers and len(carrying) == 1:
         x, *others = tensors_in((args, kwargs))
         if x is carrying[0] and len(others) == 1 and others[0].dim() == 2 and mark_of(others[0]) is NONE:

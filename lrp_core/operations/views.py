@@ -194,7 +194,7 @@ for _name in ("size", "dim", "numel", "stride", "is_contiguous", "is_floating_po
     TABLE |= dict.fromkeys(spellings(_name), PASS)
 for _name in ("ndimension", "nelement", "storage_offset", "get_device", "__len__", "__hash__", "retain_grad"):
     TABLE |= dict.fromkeys(spellings(_name), PASS)
-for _name in ("_set_grad_enabled", "__format__", "__repr__", "is_tensor", "data_ptr", "register_hook", "is_inference"):
+for _name in ("_set_grad_enabled", "__format__", "__repr__", "is_tensor", "data_ptr", "is_inference"):
     TABLE |= dict.fromkeys(spellings(_name), PASS)
 TABLE[torch._C._set_grad_enabled] = PASS
 for _attribute in dir(Tensor):
