@@ -152,7 +152,7 @@ MUTANTS = (
     Mutant(
         "rows_of_units_out_of_order",
         "Workers explain samples under the names of others.",
-        "jobs/plan/spool.py",
+        "jobs/plan/gather.py",
         "    back[order] = np.arange(len(order))\n",
         "    back[:] = order\n",
         "tests/jobs/plan/test_units.py::test_rows_are_gathered_from_chunks_in_their_order",

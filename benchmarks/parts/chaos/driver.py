@@ -28,7 +28,6 @@ CLOCKED = (
     "closelook.jobs.store.ledger",
     "closelook.jobs.stages.run",
     "closelook.jobs.cluster.recorder",
-    "closelook.jobs.plan.spool",
 )
 
 
