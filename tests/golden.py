@@ -173,7 +173,7 @@ def write_views(store: Store, config: RunConfig, name: str) -> None:
         table = pa.Table.from_pylist(rows, schema=VIEW)
         views = views_of(tokenizer, task)
         store.write_shard(f"{views.folder}/{views.shard('0')}", table, VIEW)
-        Ledger(store).commit(views, {"rows": len(rows), "shards": [views.shard("0")]}, config={})
+        Ledger(store).commit(views, {"rows": len(rows), "shards": [views.shard("0")]})
 
 
 def small_run(root: Path) -> None:

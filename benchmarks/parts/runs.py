@@ -50,7 +50,7 @@ def enter_views(store: Store, model: ModelConfig, task: str, rows: int, tokens: 
     drawn, path = _rows(task, (tokens, tokens)), f"{views.folder}/{views.shard('00000')}"
     table = pa.Table.from_pylist([next(drawn) for _ in range(rows)], schema=VIEW)
     record = {"task": task, "tokenizer": views.tokenizer, "rows": rows, "rejects": {}, "shards": [views.shard("00000")]}
-    Ledger(store).commit(views, record, config={}, files={path: store.write_shard(path, table, VIEW)})
+    Ledger(store).commit(views, record, files={path: store.write_shard(path, table, VIEW)})
 
 
 def _rows(task: str, lengths: tuple[int, int]) -> Iterator[dict[str, Any]]:

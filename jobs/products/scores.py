@@ -210,7 +210,7 @@ def close(run: Run, node: ScoresNode, shards: Sequence[str], reports: Reports) -
     if path in reports.accounts:
         account, name = reports.accounts[path], node.cell.product
         record = {name: node.cell.name, "metrics": node.scored_by, **account.facts}
-        run.ledger.commit(node.artifact, record, config=run.settings, files=account.files, made_of=node.made_of)
+        run.ledger.commit(node.artifact, record, files=account.files, made_of=node.made_of)
     return None
 
 

@@ -260,7 +260,7 @@ MUTANTS = (
         "successor_removed_with_its_predecessor",
         "Curves that have just been completed are deleted.",
         "jobs/store/ledger.py",
-        "before.difference(paths_in(artifact, commit.record))",
+        "before.difference(paths_in(artifact, current))",
         "before",
         "tests/jobs/store/test_ledger.py::test_what_is_entered_again_under_its_key_keeps_its_files",
     ),

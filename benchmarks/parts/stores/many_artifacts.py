@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from benchmarks.parts.runs import Facts, enter_views, small_run
 from benchmarks.parts.stores.listed_store import Objects
@@ -20,7 +19,6 @@ from closelook.lrp_core.families import FAMILIES
 
 TASKS = ("sva", "ra", "qa", "next_word")
 ROWS, TOKENS = 64, 8  # samples of each task, and tokens of each sample
-CLOSED_TOGETHER = 500  # artifacts whose hashes are written to one file
 SHARD_BYTES, SHARD_ROWS = 60_000, 64
 MODEL = "demo/gpt2"
 _HASH = "0" * 64
@@ -61,11 +59,8 @@ def complete_root(models: int) -> tuple[RunConfig, Objects, int]:
             enter_views(store, config.models[0], task, ROWS, TOKENS)
         run = Run(config, make_plan(config, store), Ledger(store))
         planned = [node for _, node in nodes(run) if node.artifact.product != "views"]
-        settings = config.model_dump(mode="json")
-        for start in range(0, len(planned), CLOSED_TOGETHER):
-            with run.ledger.together():
-                for node in planned[start : start + CLOSED_TOGETHER]:
-                    _enter(store, run.ledger, node, settings)
+        for node in planned:
+            _enter(store, run.ledger, node)
         store.create()
         Known.of(store).save()
     name = f"status-{models}"
@@ -73,7 +68,7 @@ def complete_root(models: int) -> tuple[RunConfig, Objects, int]:
     return run_of(f"s3://{BUCKET}/{name}", models), objects, len(planned)
 
 
-def _enter(store: _Recording, ledger: Ledger, node: Node, settings: dict[str, Any]) -> None:
+def _enter(store: _Recording, ledger: Ledger, node: Node) -> None:
     """Commits an artifact to the ledger, with files and a record as a run leaves them.
 
     Contents of shards are only sizes.
@@ -96,4 +91,4 @@ def _enter(store: _Recording, ledger: Ledger, node: Node, settings: dict[str, An
         "again": [],
         "inputs": {"tokenizer": "bpe-01234567", "sha256": _HASH},
     }
-    ledger.commit(artifact, record, config=settings, files=files, made_of=node.sources)
+    ledger.commit(artifact, record, files=files, made_of=node.sources)

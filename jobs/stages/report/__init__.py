@@ -83,7 +83,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
             store.delete(old)
     groups = [[board.model, board.task, board.groups] for board in boards(results, numbers)]
     record = {"version": REPORT_VERSION, "groups": groups, "shards": list(files)}
-    ledger.commit(artifact, record, config=run.settings, files=written)
+    ledger.commit(artifact, record, files=written)
     return StageSummary("report", 1, 0, (), (where,), (artifact,))
 
 

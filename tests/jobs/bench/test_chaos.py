@@ -80,9 +80,9 @@ def root_of(folder: Path, name: str, **changes: bytes) -> Store:
     for path, data in (files | changes).items():
         store.write_bytes(path, data)
     ledger = Ledger(store)
-    ledger.commit(CELL, {"shards": [CELL.shard()], "rejects": {}}, config={})
-    ledger.commit(SCORED, {"rejects": {}}, config={}, made_of=[CELL])
-    ledger.commit(Artifact("report"), {"shards": ["tables/table1.csv", "tables/runtime.csv"]}, config={})
+    ledger.commit(CELL, {"shards": [CELL.shard()], "rejects": {}})
+    ledger.commit(SCORED, {"rejects": {}}, made_of=[CELL])
+    ledger.commit(Artifact("report"), {"shards": ["tables/table1.csv", "tables/runtime.csv"]})
     return store
 
 
