@@ -1,7 +1,6 @@
 # Everything a newcomer needs: `make demo`, `make test`. The virtual environment is built once and rebuilt when it is stale.
 PYTHON ?= python3
 DEVICE ?= cuda
-ARGS   ?=
 SEED   ?= $(shell date +%Y%m%d)
 NUMERIC ?= -m "numeric and not nightly" --one-of 4
 VENV   := .venv
@@ -12,7 +11,7 @@ STAMP  := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-files test-ray nightly numeric gpu lint format lowest sizes image clean
+.PHONY: help venv demo test test-files test-ray nightly numeric gpu lint format lowest clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
@@ -41,13 +40,12 @@ test-files: venv
 test-ray: venv
 	$(BIN)/python -m pytest -m "ray and not nightly" tests/jobs
 
-nightly: venv  ## what takes too long for every change: tests marked so, every number of the demo's report computed again, and ten minutes of chaos
+nightly: venv  ## what takes too long for every change: tests marked so, every number of the demo's report computed again; runs under faults have another seed each day
 	status=0; \
-	$(BIN)/python -m pytest -m nightly || status=$$?; \
+	SEED=$(SEED) $(BIN)/python -m pytest -m nightly || status=$$?; \
 	$(MAKE) --no-print-directory --keep-going NUMERIC='-m numeric' numeric-default numeric-avx2 || status=$$?; \
 	report=$$(mktemp -d); \
 	{ $(BIN)/closelook run --config demo --root $$report && $(BIN)/python -m tests.recompute $$report; } || status=$$?; \
-	$(BIN)/closelook bench chaos --minutes 10 --seed $(SEED) || status=$$?; \
 	exit $$status
 
 numeric: numeric-default  ## run one of every four tests that compare numbers as on CPUs without AVX; `nightly`: all, and as without AVX-512
@@ -56,7 +54,7 @@ numeric-%: venv
 	ATEN_CPU_CAPABILITY=$* $(BIN)/python -m pytest $(NUMERIC) -n auto --dist loadfile tests/lrp_core tests/alti tests/evaluation
 
 gpu:  ## prove on a GPU, with PYTHON's own torch and nothing installed, what the tests prove on the CPU; DEVICE=cpu rehearses
-	$(PYTHON) -m benchmarks.gpu --device $(DEVICE)
+	PYTHONPATH=src $(PYTHON) -m benchmarks.gpu --device $(DEVICE)
 
 lint: venv  ## check style and types
 	$(BIN)/ruff check .
@@ -69,13 +67,6 @@ format: venv  ## rewrite the sources in the project's style
 
 lowest:  ## install the lowest versions that pyproject.toml allows, apart from .venv, and run tests with them
 	$(PYTHON) .ci/lowest.py
-
-sizes: venv  ## print the installed size of each choice of extras, without torch
-	$(BIN)/python .ci/sizes.py
-
-image:  ## carry the Dockerfile out in a Debian of its own, without Docker, and run in it; as root, with debootstrap
-	rm -rf --one-file-system build/image
-	$(PYTHON) .ci/image.py build/image $(ARGS)
 
 clean:  ## remove the virtual environment, caches and runs
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache runs

@@ -1,11 +1,7 @@
 """Benchmarks of the software: `closelook bench NAME` runs the module NAME, whose docstring says what it measures.
 
-* `page` writes docs/performance.md from the result files in `results` and in `jobs.bench`. `gpu` is `make gpu`.
-* `parts` has the models, samples, stores and baselines of the benchmarks; its `harness` has their options, timing and
-  tables.
+`harness` has their options, timing and tables; `models` draws models and samples. `page` writes the tables of
+docs/performance.md from the result files in `results`. `gpu` is `make gpu`.
 """
 
-BENCHES = (
-    "lrp", "alti", "job", "prepare", "prune", "metrics", "perturb", "heads", "context", "answers",
-    "corpus", "store", "plan", "peers", "chaos",
-)  # fmt: skip
+BENCHES = ("lrp", "alti", "job", "answers", "peers")

@@ -1,15 +1,14 @@
 """`make gpu`: checks a GPU against the CPU, then runs benchmarks.
 
-It needs a Python with torch, transformers and accelerate, installs nothing, and imports neither Ray nor spaCy. Each
-check prints its finding, or why it was left out. Then benchmarks write their result files into the same folder. The
-exit code is 1 if a check failed.
+It needs a Python with torch, transformers, accelerate, safetensors and numpy, and installs nothing. Each check prints
+its finding, or why it was left out; a new check is a function of the device and a name in CHECKS. Then benchmarks write
+their result files into the same folder. The exit code is 1 if a check failed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,17 +22,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.parts.harness import peak_bytes
+from benchmarks import alti, lrp
+from benchmarks.harness import peak_bytes
 from closelook.jobs.bench.record import device_name, met
 from closelook.jobs.geometries import GEOMETRIES
 from closelook.jobs.methods import METHODS, applicable
 from closelook.jobs.versions import versions
 from closelook.lrp_core import Batch, ModelView, Request, load_model, random_model
-from closelook.lrp_core.device.memory import peak_memory
 from closelook.lrp_core.records.types import UserError
 from closelook.lrp_core.verification.samples import random_rows
 
-DEVICE_BENCHES = ("lrp", "alti", "perturb", "heads", "context")
+#: The benchmarks that run after the checks; others that need no Ray can be added.
+BENCHES = {"lrp": lrp.main, "alti": alti.main}
 SHAPES = ("bert-base", "gpt2", "Llama-3.2-1B")  # of the models, which are shrunk
 #: The largest difference from the CPU's relevance, relative to the largest relevance.
 TOLERANCE = {"float64": 1e-8, "bfloat16": 0.1}
@@ -59,22 +59,19 @@ def main(arguments: Sequence[str] | None = None) -> list[Checked]:
     options = argparse.ArgumentParser("python -m benchmarks.gpu", description=__doc__)
     options.add_argument("--device", default="cuda", help="cuda, or cpu for a rehearsal")
     options.add_argument("--out", type=Path, default=Path("runs/gpu"), help="a folder for results files")
-    options.add_argument("--minutes", type=float, default=10.0, help="after which no other benchmark is begun")
-    options.add_argument("--check", action="append", choices=sorted(CHECKS), help="only this one; repeat; no benchmark")
+    options.add_argument("--check", action="append", choices=[*CHECKS, *BENCHES], help="only this one; repeat")
     chosen = options.parse_args(arguments)
     if chosen.device.startswith("cuda") and not torch.cuda.is_available():
         options.exit(2, "error: torch sees no GPU here; DEVICE=cpu rehearses without one\n")
-    end = time.monotonic() + 60 * chosen.minutes
     chosen.out.mkdir(parents=True, exist_ok=True)
     device, packages = device_name(chosen.device), versions()
     print(f"{device}; {', '.join(f'{name} {number}' for name, number in packages.items())}")
     checks = []
-    for name in chosen.check or CHECKS:
-        checks.append(_checked(name, CHECKS[name], torch.device(chosen.device)))
-    for name in () if chosen.check else DEVICE_BENCHES:
-        checks.append(_checked(f"bench {name}", _bench, name, chosen, end - time.monotonic()))
-    record = {"device": device, "versions": packages, "checks": [asdict(check) for check in checks]}
-    (chosen.out / "checks.json").write_text(json.dumps(record, indent=1) + "\n")
+    for name in chosen.check or [*CHECKS, *BENCHES]:
+        run = partial(_bench, name, chosen.out) if name in BENCHES else CHECKS[name]
+        checks.append(_checked(name, run, torch.device(chosen.device)))
+        record = {"device": device, "versions": packages, "checks": [asdict(check) for check in checks]}
+        (chosen.out / "checks.json").write_text(json.dumps(record, indent=1) + "\n")
     failed = [check.name for check in checks if check.state == "FAILED"]
     print(f"{len(checks) - len(failed)} of {len(checks)} without failure; results are in {chosen.out}")
     if failed:
@@ -82,11 +79,11 @@ def main(arguments: Sequence[str] | None = None) -> list[Checked]:
     return checks
 
 
-def _checked(name: str, check: Callable[..., str], *arguments: Any) -> Checked:
+def _checked(name: str, check: Callable[[torch.device], str], device: torch.device) -> Checked:
     """Run a check, print its outcome and return it."""
     start = time.monotonic()
     try:
-        state, outcome = "passed", check(*arguments)
+        state, outcome = "passed", check(device)
     except LeftOut as error:
         state, outcome = "left out", str(error)
     except Exception as error:  # a check that fails must not keep the others from running
@@ -96,28 +93,14 @@ def _checked(name: str, check: Callable[..., str], *arguments: Any) -> Checked:
     return checked
 
 
-def _bench(name: str, chosen: argparse.Namespace, left_s: float) -> str:
-    """Run a benchmark in a process of its own that writes its result file; with --quick in a rehearsal on a CPU.
-
-    Raises LeftOut if fewer than 30 of the `left_s` seconds are left, or if it takes longer.
-    """
-    if left_s < 30:
-        raise LeftOut("no time is left: give more --minutes")
-    file = chosen.out / f"{name}-{chosen.device.partition(':')[0]}.json"
-    quick = [] if chosen.device.startswith("cuda") else ["--quick"]
-    command = [sys.executable, "-m", "benchmarks", name, "--device", chosen.device, "--json", str(file), *quick]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=left_s)
-    except subprocess.TimeoutExpired:
-        raise LeftOut(f"it took longer than the {left_s:.0f} s that were left: give more --minutes") from None
-    if done.returncode:
-        raise RuntimeError((done.stderr.strip().splitlines() or ["it printed no error"])[-1])
-    result = json.loads(file.read_text())
-    ratios = result["ratios"].values()
-    if result["quick"]:
-        return f"{len(ratios)} ratios of small shapes, to which no target applies; {file}"
-    reached = sum(map(met, ratios))
-    return f"{reached} of {len(ratios)} targets met; {file}"
+def _bench(name: str, out: Path, device: torch.device) -> str:
+    """Run a benchmark, which writes its result file; with --quick in a rehearsal on a CPU."""
+    quick = [] if device.type == "cuda" else ["--quick"]
+    file = out / f"{name}-{device.type}.json"
+    result = BENCHES[name](["--device", str(device), "--json", str(file), *quick])
+    reached = sum(map(met, result["ratios"].values()))
+    judged = "to which no target applies" if quick else f"{reached} met"
+    return f"{len(result['ratios'])} ratios, {judged}; {file}"
 
 
 # checks: each returns its finding in words, or raises
@@ -200,14 +183,11 @@ def offload(device: torch.device) -> str:
 
 
 def checkpointing(device: torch.device) -> str:
-    """Check that checkpointing gives the same bits; reports its peak of memory and that without it."""
+    """Check that checkpointing gives the same bits."""
     view = _model("gpt2", "float32", device)
-    with peak_memory(device) as kept:
-        expected = _relevance("attnlrp", view, {})
-    with peak_memory(device) as recomputed:
-        relevance = _relevance("attnlrp", view, {"checkpoint": True})
-    _require_equal(relevance, expected, "the relevance without it")
-    return f"bit-equal; {recomputed.peak_bytes} bytes at most, {kept.peak_bytes} without"
+    expected = _relevance("attnlrp", view, {})
+    _require_equal(_relevance("attnlrp", view, {"checkpoint": True}), expected, "the relevance without it")
+    return "bit-equal"
 
 
 def _require_equal(relevance: Tensor, expected: Tensor, subject: str) -> None:
@@ -216,19 +196,7 @@ def _require_equal(relevance: Tensor, expected: Tensor, subject: str) -> None:
         raise AssertionError(f"differs by {float((relevance - expected).abs().max()):.2g} from {subject}")
 
 
-def planner(device: torch.device) -> str:
-    """Check that ALTI and ALTI-Logit need as many bytes as their planner predicts, within 20 %."""
-    from benchmarks import alti
-
-    quick = [] if device.type == "cuda" else ["--quick"]
-    ratios = alti.main(["--part", "planner", "--device", str(device), *quick])["ratios"]
-    ((name, ratio),) = ratios.items()
-    if not met(ratio):
-        raise AssertionError(f"{name}: {ratio['value']:.2f}, of {ratio['target']:.2f}")
-    return f"{name}: {ratio['value']:.2f}"
-
-
-_ALL = (kernel, methods, out_of_memory, offload, checkpointing, planner)
+_ALL = (kernel, methods, out_of_memory, offload, checkpointing)
 CHECKS: Mapping[str, Callable[[torch.device], str]] = {check.__name__: check for check in _ALL}
 
 

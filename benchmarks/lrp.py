@@ -1,32 +1,27 @@
-"""`closelook bench lrp`: the cost of gradient-based methods, as in Close Look's table 8, with targets.
+"""`closelook bench lrp`: the cost of gradient-based methods and of NormXLogit, with targets.
 
-Models have random weights and the shapes of real ones. Language models explain samples as long as those of sva; a
-vision transformer explains images under composites of rules. Counted, too, is the work of a backward pass: operations,
-and the bytes that they read and write. It is the same on every machine, so if two methods do the same work in different
-times, the machine makes the difference, or the cost of starting an operation. Runs without Ray, on a CPU or a GPU.
+Models have random weights and the shapes of real ones. `table_8` is Close Look's, on samples as long as those of sva;
+`table_4` is NormXLogit's tables 4 and 5. The other parts compare peak memory, explanations that share passes, batches,
+and NormXLogit with bare passes of the model. A vision transformer explains images under
+composites of rules. Runs without Ray, on a CPU or a GPU.
 """
 
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
-from benchmarks.parts.harness import Bench, Runs, interleave, parser, positive
-from benchmarks.parts.samples import alone, drawn, geometry_of, random_sample, rows_like_sva, sva_like
-from closelook.jobs.bench.record import seconds_of, summary, synchronise
-from closelook.jobs.bench.table_8 import METHODS as TABLE_8
-from closelook.jobs.bench.table_8 import once, table_8
-from closelook.lrp_core import METHODS, Batch, ModelView, Request
+from benchmarks.harness import GIB, Bench, Options, Runs, interleave, peak_bytes, positive
+from benchmarks.models import alone, drawn, forward, geometry_of, random_sample, rows_like_sva, sva_like, title_of
+from closelook.jobs.bench.record import seconds_of, summary
+from closelook.jobs.bench.table_8 import once
+from closelook.jobs.bench.table_8 import table_8 as measure_table_8
+from closelook.jobs.methods import METHODS
+from closelook.lrp_core import Batch, ModelView, Request
 from closelook.lrp_core.methods.gradients import READINGS, explain_many
 from closelook.lrp_core.records.explained import CONTRASTIVE
 from closelook.lrp_core.rules import ATTNLRP, Composite, changed
@@ -34,19 +29,23 @@ from closelook.lrp_core.rules.composite import EPSILON, OF_ATTNLRP, VIT
 from closelook.lrp_core.rules.scope import rules_on
 from closelook.lrp_core.verification.samples import random_rows
 
-#: On a CPU, models of more parameters get fewer samples by default, and the parts that compare batchings are skipped.
-_LARGE = 1_000_000_000
+_LARGE = (
+    1_000_000_000  # parameters: larger models get fewer samples on a CPU, where parts with many passes are left out
+)
 #: By composite, how many times as long as the plain gradient's backward pass its own may take.
 TARGETS = {EPSILON: 1.05, VIT: 2.5}
-_IMAGES = 10  # the most images; each has as many tokens as a long text
+TABLE_4 = ("gradient_l1", "gradient_x_input", "integrated_gradients", "decompx", "normxlogit")
+LENGTHS_4 = (40, 120, 360, 512)  # tokens
+MEMORY_GIB = 48
 
 
 def main(arguments: Sequence[str] | None = None) -> dict:
-    """Run all parts on every chosen shape; see `--help`. Returns the result as JSON."""
-    options = parser("lrp", __doc__)
+    """Run the chosen parts on every chosen shape; see `--help`. Returns the result as JSON."""
+    options = Options("lrp", __doc__, PARTS)
     usual = "default 40; large models on a CPU 10; quick 3"
     options.add_argument("--samples", type=positive, help=f"samples of batch size 1 ({usual})")
     options.geometries("bert-base", "gpt2", "Llama-3.2-1B", "vit-base-patch16-224")
+    options.number("--repeats", 5, "of what is not timed sample by sample", quick=1)
     options.devices()
     bench = options.begin(arguments)
     for name in bench.chosen.geometry:
@@ -55,43 +54,34 @@ def main(arguments: Sequence[str] | None = None) -> dict:
 
 
 def _measure(bench: Bench, name: str) -> None:
-    """Run all parts on one shape."""
-    chosen, quick = bench.chosen, bench.quick
-    geometry = geometry_of(name, quick)
-    bench = bench.about(geometry=f"{name} shrunk" if quick else name)
-    view = drawn(geometry, chosen)
+    """Run the chosen parts on one shape."""
+    chosen = bench.chosen
+    geometry = geometry_of(name, bench.quick)
     large = geometry.parameters > _LARGE and not chosen.on_gpu
-    usual = 10 if large else 40
-    samples = chosen.samples or (3 if quick else usual)
-    if geometry.model_family.kind.images:
-        composites(bench, view, min(samples, _IMAGES))
-        return
-    batches = sva_like(view, samples)
-    table_8(bench, view, batches)
-    work(bench, view, batches[0])
-    memory(bench, view, length=32 if quick else 512)
-    if not large:
-        sharing(bench, view, batches[: max(2, samples // 8)])
-        batching(bench, view, size=16 if quick else 64)
+    chosen.count = chosen.samples or (3 if bench.quick else 10 if large else 40)
+    possible = IMAGE_PARTS if geometry.model_family.kind.images else TEXT_PARTS
+    view = drawn(geometry, chosen)
+    about = bench.about(geometry=title_of(geometry, bench.quick))
+    for part, measure in possible.items():
+        if part in chosen.parts and not (large and part in MANY_PASSES):
+            measure(about, view)
 
 
-def work(bench: Bench, view: ModelView, batch: Batch) -> None:
-    """Count operations and bytes of the backward pass and aggregation of one sample, which bound table 8's ratios."""
-    for method in TABLE_8:
-        counting = Counting()
-        once(view, batch, method, counting)
-        bench.row(part="work", method=method, length=batch.input_ids.shape[1], **vars(counting.work))
+def table_8(bench: Bench, view: ModelView) -> None:
+    """Measure table 8 of Close Look."""
+    measure_table_8(bench, view, sva_like(view, bench.chosen.count))
 
 
-def memory(bench: Bench, view: ModelView, length: int) -> None:
-    """Measure the peak of bytes, besides weights and inputs, while a sample of `length` tokens is explained."""
+def memory(bench: Bench, view: ModelView) -> None:
+    """Measure the peak of bytes, besides weights and inputs, while one long sample is explained."""
+    length = 32 if bench.quick else 512
     batch = random_sample(view, length)
     runs: Runs = {name: partial(once, view, batch, name) for name in ("gradient_x_input", "lrp", "attnlrp")}
     plain, _, attnlrp = bench.peaks(runs, view.device, part="memory", length=length)
     bench.ratio("attnlrp peak bytes / plain", attnlrp / plain, 1.1, "lower")
 
 
-def sharing(bench: Bench, view: ModelView, batches: Sequence[Batch]) -> None:
+def sharing(bench: Bench, view: ModelView) -> None:
     """Time all explanations by all gradient methods in one call, against one call for each explanation."""
     methods = [METHODS[name] for name, reading in READINGS.items() if not reading.composite.softmax.backward]
     requests = [
@@ -100,26 +90,20 @@ def sharing(bench: Bench, view: ModelView, batches: Sequence[Batch]) -> None:
         for explanation in method.explanations
         for embedding in method.embeddings
     ]
+    (batch,) = sva_like(view, 1)
 
-    def separately(batch: Batch) -> None:
+    def separately() -> None:
         for request in requests:
             explain_many(view, batch, [request])
 
-    together_s, separately_s = [], []
-    for batch in batches:
-        runs: Runs = {
-            "together": partial(explain_many, view, batch, requests),
-            "separately": partial(separately, batch),
-        }
-        seconds = interleave(runs, repeats=1, warmup=0)
-        together_s += seconds["together"]
-        separately_s += seconds["separately"]
-    bench.row(part="sharing", explanations=len(requests), wall_s=summary(together_s))
-    bench.paired("all explanations together / apart", (together_s, separately_s), 0.5)
+    runs: Runs = {"together": partial(explain_many, view, batch, requests), "separately": separately}
+    seconds = bench.timed(runs, bench.chosen.repeats, part="sharing", explanations=len(requests))
+    bench.paired("all explanations together / apart", seconds, 0.5)
 
 
-def batching(bench: Bench, view: ModelView, size: int) -> None:
-    """Measure the samples a second of attnlrp in batches of `size` samples of similar length, against batch size 1."""
+def batching(bench: Bench, view: ModelView) -> None:
+    """Measure the samples a second of attnlrp in batches of samples of similar length, against batch size 1."""
+    size = 16 if bench.quick else 64
     rows = rows_like_sva(view, 4 * size)
     by_length = sorted(rows, key=lambda row: len(row["input_ids"]))
     buckets = [Batch.collate(by_length[start : start + size], 0) for start in range(0, len(rows), size)]
@@ -134,75 +118,76 @@ def batching(bench: Bench, view: ModelView, size: int) -> None:
 
     runs = {"one": partial(per_sample_s, single), "bucketed": partial(per_sample_s, buckets)}
     seconds = interleave(runs, repeats=3)
-    median_s = summary(seconds["bucketed"])["median"]
-    bench.row(part="batching", batch=size, samples_per_s=1 / median_s)
+    bench.row(part="batching", batch=size, samples_per_s=1 / summary(seconds["bucketed"])["median"])
     target = 20.0 if bench.chosen.on_gpu else 2.5
     bench.paired("bucketed / batch 1 throughput", seconds.values(), target, "higher")
 
 
-@dataclass
-class Counted:
-    """Counts of work. `product_bytes` are the bytes of matrix products, which every rule needs."""
-
-    operations: float = 0.0
-    moved_bytes: int = 0
-    product_bytes: int = 0
-
-
-class Counting(TorchDispatchMode):
-    """Counts what is computed inside the `with`. Views of a tensor, such as transposes, count as no work."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.work = Counted()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func.is_view or func is torch.ops.aten.detach.default:
-            return result
-        leaves = [leaf for leaf in tree_iter((args, kwargs, result)) if isinstance(leaf, Tensor)]
-        size = sum(leaf.numel() * leaf.element_size() for leaf in leaves)
-        self.work.operations += 1
-        self.work.moved_bytes += size
-        if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.bmm, torch.ops.aten.addmm):
-            self.work.product_bytes += size
-        return result
+def normxlogit(bench: Bench, view: ModelView) -> None:
+    """Time NormXLogit of target and foil against a forward pass."""
+    batch = random_sample(view, 32 if bench.quick else 128)
+    requests = [Request("normxlogit", explanation, "none") for explanation in ("target", "contrastive")]
+    ours = partial(METHODS["normxlogit"].compute, view, batch, requests)
+    runs: Runs = {"normxlogit": ours, "forward": partial(forward, view, batch)}
+    seconds = bench.timed(runs, bench.chosen.repeats, part="normxlogit")
+    bench.paired("normxlogit, seconds / forward", seconds, 1.1)
 
 
-def composites(bench: Bench, view: ModelView, count: int) -> None:
-    """Measures milliseconds of a backward pass to the pixels of one image: plain, and under two composites of attnlrp.
-
-    They take turns on each of `count` images. On a CPU, processor seconds are measured, because other processes of a
-    busy machine disturb them less than they disturb clock time.
-    """
-    rules: dict[str, Composite | None] = {"plain": None}
-    rules |= {name: changed(ATTNLRP, OF_ATTNLRP.read(name)) for name in TARGETS}
-    seconds: dict[str, list[float]] = {name: [] for name in rules}
-    for index, row in enumerate(random_rows(view, range(count))):
-        batch = alone(row).to(view.device)
-        runs = {name: partial(backward, view, batch, rule) for name, rule in rules.items()}
-        for name, taken in interleave(runs, repeats=1, warmup=index == 0).items():
-            seconds[name] += taken
-    clock = "wall" if view.device.type == "cuda" else "cpu"
-    for name, taken in seconds.items():
-        milliseconds = [1e3 * second for second in taken]
-        bench.row(part="composites", composite=name, **{f"{clock}_backward_ms": summary(milliseconds)})
-    for name, target in TARGETS.items():
-        bench.paired(f"composite {name}: backward / plain", (seconds[name], seconds["plain"]), target)
+def table_4(bench: Bench, view: ModelView) -> None:
+    """Measure NormXLogit's tables 4 and 5 on BERT's shape: seconds and peak bytes of one sample, and how many fit."""
+    if not bench.title.startswith("bert-base"):
+        return
+    view = drawn(geometry_of("bert-base", bench.quick, None if bench.chosen.on_gpu else 4), bench.chosen)
+    bench = bench.about(geometry="bert-base")
+    room = MEMORY_GIB * GIB - sum(parameter.nbytes for parameter in view.model.parameters())
+    facts = {"part": "table 4", "layers": view.n_layers, "dtype": bench.chosen.dtype, "memory": f"{MEMORY_GIB} GiB"}
+    for length in LENGTHS_4[:1] if bench.quick else LENGTHS_4:
+        length = min(length, 32) if bench.quick else length
+        batch = random_sample(view, length)
+        runs: Runs = {name: partial(METHODS[name].compute, view, batch, [_request(name)]) for name in TABLE_4}
+        for name, taken in interleave(runs, min(3, bench.chosen.repeats)).items():
+            peak = peak_bytes(runs[name], view.device)
+            bench.row(
+                **facts, length=length, method=name, fit=room // peak, peak_bytes=peak, **summary(taken), unit="s"
+            )
 
 
-def backward(view: ModelView, batch: Batch, composite: Composite | None) -> float:
-    """Seconds of one backward pass from the logit difference to tokens and pixels.
+def _request(name: str) -> Request:
+    """A request for relevance for the target by a method, of partial embeddings if it has the choice."""
+    method = METHODS[name]
+    explanation = "target" if "target" in method.explanations else "none"
+    return method.bound(Request(name, explanation, method.embeddings[-1]))
 
-    A `composite` of None means the stock model without any rule.
-    """
-    clock = time.perf_counter if view.device.type == "cuda" else time.process_time
+
+def composites(bench: Bench, view: ModelView) -> None:
+    """Time a backward pass to the pixels of one image: plain, and under two composites of attnlrp."""
+    (row,) = random_rows(view, (0,))
+    batch = alone(row).to(view.device)
+    runs = {"plain": partial(_backward_s, view, batch, None)}
+    for name in TARGETS:
+        runs[name] = partial(_backward_s, view, batch, changed(ATTNLRP, OF_ATTNLRP.read(name)))
+    plain, *others = bench.timed(runs, bench.chosen.repeats, part="composites")
+    for (name, target), seconds in zip(TARGETS.items(), others, strict=True):
+        bench.paired(f"composite {name}: backward / plain", (seconds, plain), target)
+
+
+def _backward_s(view: ModelView, batch: Batch, composite: Composite | None) -> float:
+    """Seconds of a backward pass from the logit difference to tokens and pixels; without rules for None."""
     with torch.enable_grad(), nullcontext() if composite is None else rules_on(view, [composite]):
         traced = view.traced(batch)
-        assert traced.pixels is not None
-        explained = CONTRASTIVE.of(view.logits(view.hidden(batch, traced.token), batch))
-        synchronise()
-        start = clock()
-        torch.autograd.grad(explained.sum(), (traced.token, traced.pixels))
-        synchronise()
-        return clock() - start
+        explained = CONTRASTIVE.of(view.logits(view.hidden(batch, traced.token), batch)).sum()
+        return seconds_of(partial(torch.autograd.grad, explained, (traced.token, traced.pixels)))
+
+
+#: A new part is a function of the benchmark and a model, and one line here.
+TEXT_PARTS: Mapping[str, Callable[[Bench, ModelView], None]] = {
+    "table_8": table_8,
+    "memory": memory,
+    "sharing": sharing,
+    "batching": batching,
+    "normxlogit": normxlogit,
+    "table_4": table_4,
+}
+MANY_PASSES = ("sharing", "batching")
+IMAGE_PARTS: Mapping[str, Callable[[Bench, ModelView], None]] = {"composites": composites}
+PARTS = (*TEXT_PARTS, *IMAGE_PARTS)

@@ -116,7 +116,7 @@ def batch(view) -> Batch:
 @pytest.fixture(scope="module")
 def bucket(moto):
     """A bucket of moto, the S3 server of tests, with its address and credentials in the environment."""
-    from benchmarks.parts.stores.object_store import BUCKET, object_store
+    from benchmarks.object_store import BUCKET, object_store
 
     with object_store():
         yield BUCKET

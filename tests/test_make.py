@@ -44,17 +44,16 @@ def test_a_red_test_keeps_none_of_the_others_from_running_and_make_test_fails(tm
 @pytest.mark.usefixtures("make")
 @pytest.mark.parametrize(
     ("failing", "fails"),
-    [("-m nightly", True), ("numeric", True), ("recompute", True), ("chaos", True), ("nothing", False)],
+    [("-m nightly", True), ("numeric", True), ("recompute", True), ("nothing", False)],
 )
-def test_a_red_test_at_night_keeps_no_other_and_no_chaos_from_running(tmp_path, failing, fails):
-    status, (nightly, *numeric, demo, recompute, chaos) = made("nightly", tmp_path, failing)
+def test_a_red_test_at_night_keeps_no_other_from_running(tmp_path, failing, fails):
+    status, (nightly, *numeric, demo, recompute) = made("nightly", tmp_path, failing)
     assert "-m nightly" in nightly
     assert [call.split()[0] for call in numeric] == ["default", "avx2"]
     assert all("-m numeric -n" in call for call in numeric), "of thinned tests, too, every case"
     root = demo.split("--root ")[1].strip()
     assert "run --config demo" in demo
     assert f"-m tests.recompute {root}" in recompute, "every number of the demo's report"
-    assert "bench chaos" in chaos
     assert bool(status) == fails
 
 

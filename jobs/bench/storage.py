@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +15,6 @@ import pyarrow as pa
 from closelook.evaluation.schema import BENCH
 from closelook.jobs.store import Store, Written
 
-SHIPPED = Path(__file__).with_name("results")  # results of machines that few have
 RATIO = "ratio"  # the part and the unit of rows with a target
 #: The columns of the schema, each with its names in the rows of benchmarks.
 _COLUMNS = {
@@ -61,13 +59,9 @@ def write(result: Mapping[str, Any], store: Store) -> tuple[str, Written]:
 
 
 def measured_by(bench: str, store: Store) -> list[dict[str, Any]]:
-    """The numbers of a benchmark as rows of the schema: first those that ship with closelook, then the store's."""
-    measured: list[dict[str, Any]] = []
-    for path in sorted(SHIPPED.glob(f"{bench}*.json")):
-        result = json.loads(path.read_text(encoding="utf-8"))
-        measured += numbers(result) if result["bench"] == bench else []
+    """The numbers of a benchmark that were measured into the store, as rows of the schema."""
     files = store.files(f"bench/{bench}")
-    return [*measured, *(store.read(files, BENCH).to_pylist() if files else ())]
+    return store.read(files, BENCH).to_pylist() if files else []
 
 
 def numbers(result: Mapping[str, Any]) -> list[dict[str, Any]]:

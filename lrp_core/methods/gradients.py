@@ -81,7 +81,7 @@ class Pass:
                 fields = self._of_tokens(request, reading, gradients, row)
                 for reader in self.readers:
                     fields |= reader.fields(request.method, reading.composite, reading.conserves)
-                conserves = reading.conserves and _sums(request)
+                conserves = reading.conserves and sums(request)
                 parts[request].append(relevance_of(logits=logits, explained=explained, conserves=conserves, **fields))
                 self.lap("aggregate", request.method)
         return {request: Relevance.joined(several) for request, several in parts.items()}
@@ -100,7 +100,7 @@ class Pass:
         return fields
 
 
-def _sums(request: Request) -> bool:
+def sums(request: Request) -> bool:
     """True if the relevance of this request sums to the explained number, given a method that promises it.
 
     It does not if dimensions are reduced by a norm, or if the explained number is not linear in the logits.
@@ -141,7 +141,7 @@ def explain_many(
     Raises UnsupportedMethod for a method of another pass, and UserError for a contrastive request without foils and,
     with `texts`, for a batch in which texts do not repeat.
     """
-    readings = {request: _reading(request, composite) for request in requests}
+    readings = {request: reading_of(request, composite) for request in requests}
     passes: dict[tuple[Composite, str], dict[Request, Reading]] = {}
     for request, reading in readings.items():
         passes.setdefault((reading.composite, request.explanation), {})[request] = reading
@@ -182,7 +182,7 @@ def _no_lap(stage: str, *methods: str) -> None:
     """Stands in for `StageClock.lap` where nothing is measured."""
 
 
-def _reading(request: Request, composite: Composite | None) -> Reading:
+def reading_of(request: Request, composite: Composite | None) -> Reading:
     """The reading that a request asks for: its method's record's, or gradient x input under `composite`.
 
     Raises UnsupportedMethod for a method that is not computed in this pass.

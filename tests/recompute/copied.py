@@ -1,4 +1,4 @@
-"""Numbers that a report copies: of papers, of shipped benchmarks, of files of models; and costs of methods in its docs.
+"""Numbers that a report copies: of papers, benchmarks in its root and files of models; and costs of methods in docs.
 
 These stand in files of the repository, which are read here as data; `Left` tells which numbers cannot follow from data.
 """
@@ -13,7 +13,6 @@ import struct
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from tests.recompute.expected import UNDEFINED, Expected, Left, number
 from tests.recompute.facts import NAMES, Facts
@@ -51,54 +50,29 @@ def paper(file: str) -> dict[tuple[str, ...], float]:
         return {tuple(key): float(value) for *key, value in list(csv.reader(lines))[1:]}
 
 
-@cache
-def shipped(bench: str) -> list[dict[str, Any]]:
-    """The rows of the shipped results of a benchmark, each with its device."""
-    files = sorted((HERE / "jobs" / "bench" / "results").glob(f"{bench}*.json"))
-    results = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    return [
-        row | {"device": record["device"]} for record in results if record["bench"] == bench for row in record["rows"]
-    ]
-
-
 def copied(value: float | None) -> Expected:
     return UNDEFINED if value is None else number(value)
 
 
 def table8(facts: Facts, row: Row) -> Expected | None:
-    """Medians of the last benchmark of a model on a device: of the root, shipped, or of Close Look."""
+    """Medians of the last benchmark of a model on a device, or of Close Look."""
     named = "attnlrp" if row["label"] == "speedup" else METHODS[row["label"]]
     if row["source"] != "ours":
         measure = "speedup" if row["label"] == "speedup" else "ms"
         return copied(paper("close_look").get(("8", row["device"], "sva", row["model"], named, measure)))
-    if not row["model"].startswith("random/"):
-        return _measured_here(facts, row)
-    geometry, _, dtype = row["model"].removeprefix("random/").partition(", ")
-    rows = [timing for timing in shipped("lrp") if timing["part"] == "table_8" and timing["geometry"] == geometry]
-    rows = [timing for timing in rows if (timing["dtype"], timing["device"]) == (dtype or "float32", row["device"])]
-    if row["label"] == "speedup":
-        medians = [timing["speedup"]["median"] for timing in rows if "speedup" in timing]
-    else:
-        medians = [
-            timing["backward_ms"]["median"] for timing in rows if timing["method"] == named and "backward_ms" in timing
-        ]
-    return copied(medians[-1] if medians else None)
-
-
-def _measured_here(facts: Facts, row: Row) -> Expected:
     model, _, dtype = row["model"].partition(", ")
     frame = facts.root.bench("lrp")
     frame = frame[(frame["part"] == "table_8") & (frame["model"] == model) & (frame["device"] == row["device"])]
+    frame = frame[frame["dtype"] == (dtype or "float32")]
     if row["label"] == "speedup":
         frame = frame[frame["measure"] == "speedup"]
     else:
-        frame = frame[(frame["method"] == METHODS[row["label"]]) & (frame["measure"] == "backward_ms")]
-        frame = frame[frame["dtype"] == (dtype or "float32")]
+        frame = frame[(frame["method"] == named) & (frame["measure"] == "backward_ms")]
     return copied(float(frame["value"].iloc[-1]) if len(frame) else None)
 
 
 def texts_by_length(facts: Facts, row: Row) -> Expected | None:
-    """Seconds for a text, and how many texts fit: NormXLogit's tables 4 and 5, and the shipped benchmark."""
+    """Seconds for a text, and how many texts fit: NormXLogit's tables 4 and 5, and the benchmark in the root."""
     method = METHODS.get(row["method"] if "method" in row else row["label"])
     if method is None:
         return None
@@ -110,19 +84,19 @@ def texts_by_length(facts: Facts, row: Row) -> Expected | None:
         value = paper("normxlogit_costs").get((measure, tokens, method))
         return copied(None if value is None else scale * value)
     model, layers, dtype = row["model"].split(", ")
-    rows = [timing for timing in shipped("heads") if timing["part"] == "table 4" and timing["device"] == row["device"]]
-    rows = [timing for timing in rows if f"random/{timing['geometry']}" == model and timing["dtype"] == dtype]
-    rows = [timing for timing in rows if (timing["method"], str(timing["length"])) == (method, tokens)]
-    if not rows:
+    frame = facts.root.bench("lrp")
+    frame = frame[(frame["part"] == "table 4") & (frame["model"] == model) & (frame["device"] == row["device"])]
+    frame = frame[(frame["dtype"] == dtype) & (frame["method"] == method) & (frame["length"] == int(tokens))]
+    if frame.empty or row["label"] == "ms per text":
         return UNDEFINED
-    timing = rows[-1]
     if row["label"] == "texts":
-        room = float(timing["memory"].removesuffix(" GiB")) * GIB - 4 * bert_base(int(layers.removesuffix(" layers")))
-        return number(room // timing["peak_bytes"])
-    if row["label"] == "ms per text":
-        return UNDEFINED
+        peak = frame[frame["measure"] == "peak_bytes"].iloc[-1]
+        memory = json.loads(peak["details"])["memory"]
+        room = float(memory.removesuffix(" GiB")) * GIB - 4 * bert_base(int(layers.removesuffix(" layers")))
+        return number(room // peak["value"])
+    timing = frame[frame["measure"] == "median"].iloc[-1]
     interval = (Range.exact(timing["q1"]), Range.exact(timing["q3"]))
-    return number(timing["median"], timing["n"], interval)
+    return number(timing["value"], int(timing["n"]), interval)
 
 
 def bert_base(layers: int) -> int:

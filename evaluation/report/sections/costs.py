@@ -75,7 +75,7 @@ def _cost(rows: list[Stored]) -> Cost:
 
 STAGES = {"forward": "forward", "backward": "backward", "aggregate": "aggregation", "method": "all"}
 NORMXLOGIT = "NormXLogit"
-TABLE_4 = "table 4"  # the part of `closelook bench heads` that measures NormXLogit's table 4
+TABLE_4 = "table 4"  # the part of `closelook bench lrp` that measures NormXLogit's table 4
 _MIB = 1 << 20
 _MEMORY = "48 GiB"  # of NormXLogit's GPU
 _DEVICE = ("BERT", "Quadro RTX 8000")  # NormXLogit's model and GPU
@@ -156,8 +156,8 @@ def cost_table(costs: Mapping[Pass, Cost], methods: Methods) -> Iterator[Entry]:
             yield Entry(*row, columns["peak MiB"], known(peak))
 
 
-def explicit_against_modified(numbers: Sequence[Stored], methods: Methods) -> Table:
-    """Table 8, from rows of the schema "bench": of `closelook bench lrp`, shipped, and of `closelook bench` on a run.
+def explicit_against_modified(numbers: Sequence[Stored], methods: Methods) -> list[Table]:
+    """Table 8, from rows of the schema "bench" in the run's store; none if it was not measured.
 
     Of rows with the same model and device, the last one counts. `methods` are all registered methods, since the run may
     lack those of the table.
@@ -176,22 +176,22 @@ def explicit_against_modified(numbers: Sequence[Stored], methods: Methods) -> Ta
             column = columns.get(number["method"] if number["measure"] == "backward_ms" else "speedup")
             if column is not None:
                 frame.append(Entry("ours", (model, number["device"]), column, Cell(number["value"])))
-    source = "Our numbers come from `closelook bench`, with random weights from `closelook bench lrp`."
     if not frame:
-        source = "`closelook bench` was not run for this store."
+        return []
     for (_, gpu, _, model, name, measure), value in printed.items():
         column = columns["speedup" if measure == "speedup" else name]
         frame.append(Entry("Close Look", (model, gpu), column, Cell(value)))
-    return Table(
+    table = Table(
         "table8",
         "Table 8. Runtime of AttnLRP, explicit and by modified gradients",
         f"Median milliseconds of the backward pass and aggregation of one sample{' of ' * bool(tasks)}"
         f"{', '.join(tasks)}, in single precision unless the row names another; the speedup is the median of the "
-        f"ratios of samples. {source}",
+        "ratios of samples. Models with random weights come from `closelook bench lrp`.",
         ("model", "device"),
         tuple(columns.values()),
         section="source",
-    ).filled(frame)
+    )
+    return [table.filled(frame)]
 
 
 SECONDS = Table(

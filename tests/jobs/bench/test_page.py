@@ -3,8 +3,7 @@
 import pytest
 
 from benchmarks import page
-from benchmarks.parts.harness import Bench
-from closelook.jobs.bench.storage import SHIPPED
+from benchmarks.harness import Bench
 from closelook.jobs.commands.listings.documents import rewritten
 
 
@@ -24,41 +23,21 @@ def test_the_page_is_what_the_result_files_say():
     )
 
 
-def test_the_table_of_other_packages_is_what_their_result_says():
-    text = page.README.read_text(encoding="utf-8")
-    assert rewritten(text, page.peers(page.results()), *page.PEERS) == text, "run `python -m benchmarks.page`"
-    bench = Bench("peers", "a processor", "closelook bench peers")
-    for model, seconds in (("gpt2", 2.0), ("bert-base", 4.0)):
-        of_model = bench.about(geometry=model)
-        for package, rate in (("closelook", 60.0), ("captum", 20.0 * seconds)):
-            of_model.row(peer="captum", method="gradient_x_input", package=package, texts_per_s=rate)
-        name = "gradient_x_input, texts a second / captum"
-        of_model.ratio(name, 3 / seconds, 1.5, "higher", peer="captum 0.9.0, torch 2.13.0")
-    assert page.peers([(SHIPPED / "peers-cpu.json", bench.result())]).splitlines()[1:] == [
-        "| package | model | method | texts a second | closelook's | ratio |",
-        "| --- | --- | --- | --- | --- | --- |",
-        "| captum 0.9.0 | gpt2 | gradient_x_input | 40.0 | 60.0 | 1.50 |",
-        "| captum 0.9.0 | bert-base | gradient_x_input | 80.0 | 60.0 | 0.75 |",
-    ]
-
-
-def test_models_are_columns_and_missed_targets_say_so():
-    result = page.tables(a_result()).splitlines()
+def test_missed_targets_say_so():
+    result = page.table(a_result()).splitlines()
     assert result == [
-        "| ratio | target | gpt2 | llama |",
-        "| --- | --- | --- | --- |",
-        "| attnlrp / plain | ≤ 1.05 | 0.97 | 1.051, missed |",
-        "| together / apart | ≤ 0.5 |  | 0.20 |",
-        "",
         "| ratio | target | value |",
         "| --- | --- | --- |",
+        "| gpt2: attnlrp / plain | ≤ 1.05 | 0.97 |",
+        "| llama: attnlrp / plain | ≤ 1.05 | 1.051, missed |",
+        "| llama: together / apart | ≤ 0.5 | 0.20 |",
         "| worst error | ≤ 0.2 | 0.004 |",
     ]
 
 
 def test_a_paragraph_names_command_device_versions_and_file():
-    paragraph = page.paragraph(SHIPPED / "lrp-gpu.json", a_result())
-    for part in ("`closelook bench lrp --json x.json`", "a fast GPU", "torch 2.", "jobs/bench/results/lrp-gpu.json"):
+    paragraph = page.paragraph(page.RESULTS / "lrp-gpu.json", a_result())
+    for part in ("`closelook bench lrp --json x.json`", "a fast GPU", "torch 2.", "benchmarks/results/lrp-gpu.json"):
         assert part in paragraph
 
 

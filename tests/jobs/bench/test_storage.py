@@ -5,7 +5,7 @@ from hashlib import sha256
 
 import pytest
 
-from benchmarks.parts.harness import Bench, parser
+from benchmarks.harness import Bench, Options
 from closelook.evaluation.schema import BENCH
 from closelook.jobs.bench.storage import numbers, save, write
 from closelook.jobs.store import Store, StoreError, Written
@@ -61,14 +61,14 @@ def test_a_root_that_cannot_be_written_is_an_error_of_one_line():
 
 
 def test_the_command_names_no_place_of_the_machine():
-    options = parser("lrp", "")
+    options = Options("peers", "", ["gpt2"])
     options.add_argument("--lxt")
-    chosen = options.parse_args(["--quick", "--json=/home/me/x", "--root", "/tmp/y", "--lxt", "/tmp/z"])
-    assert chosen.command == "closelook bench lrp --quick --lxt PYTHON"
+    words = ["--quick", "--json=/home/me/x", "--root", "/tmp/y", "--lxt", "/tmp/z"]
+    assert options.begin(words).command == "closelook bench peers --quick"
 
 
 def test_wrong_options_are_one_line_and_exit_code_2(capsys):
     with pytest.raises(SystemExit) as end:
-        parser("lrp", "").parse_args(["--quik"])
+        Options("lrp", "", ["table_8"]).begin(["--quik"])
     assert end.value.code == 2
     assert capsys.readouterr().err == "error: unrecognized arguments: --quik (see `closelook bench lrp --help`)\n"

@@ -337,8 +337,8 @@ def test_a_benchmark_shows_its_own_options(closelook):
 
 
 def test_a_wrong_option_of_a_benchmark_and_no_benchmark_are_one_line(closelook):
-    assert closelook("bench", "metrics", "--config", "demo")[::2] == (
-        2, "error: unrecognized arguments: --config demo (see `closelook bench metrics --help`)\n"
+    assert closelook("bench", "alti", "--config", "demo")[::2] == (
+        2, "error: unrecognized arguments: --config demo (see `closelook bench alti --help`)\n"
     )  # fmt: skip
     assert "no benchmark is named: give one of lrp, alti" in closelook("bench", "--quick")[2]
 

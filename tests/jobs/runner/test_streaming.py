@@ -2,14 +2,14 @@
 
 import pickle
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from benchmarks.plan import Pooled
-from closelook.jobs.cluster.executor import executed_by
+from closelook.jobs.cluster.executor import RayExecutor, executed_by, pipeline
 from closelook.jobs.cluster.pools import AHEAD_BYTES, Work
 from closelook.jobs.cluster.reports import reported
 from closelook.jobs.cluster.scheduler import run_all
@@ -22,6 +22,14 @@ from tests.stages import missing_work
 UNITS = 600
 BYTES = 1_000_000  # of a unit
 STILL_S = 3.0  # without another unit: the reader waits
+
+
+class Pooled(RayExecutor):
+    """An executor with a pool of actors for every model, as on a cluster, on a single machine too."""
+
+    @contextmanager
+    def streaming(self, works, on_gpu):
+        yield pipeline
 
 
 def test_units_that_another_process_reads_are_those_of_the_driver(tmp_path, model):

@@ -60,7 +60,7 @@ def files(tmp_path_factory):
     store = Store(config.root)
     store.create()
     validate(config)
-    bench = Results("heads", "a CPU")
+    bench = Results("lrp", "a CPU")
     for method in ("normxlogit", "decompx"):
         facts = {"method": method, "length": 512, "layers": 4, "dtype": "float32", "fit": 321, "memory": "48 GiB"}
         times = {"median": 0.25, "q1": 0.2, "q3": 0.3, "n": 3}

@@ -6,10 +6,10 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.parts.chaos.driver import SteppedClock
 from closelook.jobs.store import Ledger, Store, lock
 from closelook.jobs.store.lock import Locked, Owner, run_lock
 from tests.patience import wait_for
@@ -210,8 +210,8 @@ def test_a_claim_without_heartbeat_of_another_machine_is_stale_after_a_while(sto
 @pytest.mark.parametrize("step_s", [-86_400, 86_400])
 def test_a_clock_that_is_off_takes_the_lock_of_no_live_run(step_s, store, tmp_path, monkeypatch):
     with run_lock(store):
-        (tmp_path / "clock").write_text(str(step_s))
-        monkeypatch.setattr(lock, "time", SteppedClock(tmp_path / "clock"))
+        stepped = SimpleNamespace(**vars(time) | {"time": lambda: time.time() + step_s})
+        monkeypatch.setattr(lock, "time", stepped)
         with pytest.raises(Locked, match="in use"), run_lock(store):
             pytest.fail("two owners")
 

@@ -179,5 +179,5 @@ def runtime_part(report: Reported) -> Part:
     planned = relevance_cells(report.run.plan)
     how = why_empty(report, "Nothing was timed", [], "`closelook attribute`", "passes that were timed", planned)
     tables = [cost_table(measured, report.methods)] if measured else []
-    tables += length_tables(measured_by("heads", report.run.store), METHODS)
+    tables += length_tables(measured_by("lrp", report.run.store), METHODS)
     return Part("Runtime", how, runtime_figures(report.runtimes), tables)

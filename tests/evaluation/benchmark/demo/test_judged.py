@@ -10,10 +10,10 @@ from closelook.evaluation.benchmark.demo import HEADS, generate, lexicon, model_
 from closelook.evaluation.benchmark.demo.labelled import JUDGED, LABELS, judged
 from closelook.evaluation.tasks import TASKS
 from closelook.lrp_core import Batch, load_model
-from tools.demo_models import heads
+from tests.evaluation.benchmark.demo.right import judged_right
+from tools.demo_models import head_logits
 
 N = 400
-UNSEEN_SEED = 77  # neither the training's nor the card's
 NEGATIONS = {word for links in lexicon.LINKING for _, words in links for word in words}
 
 
@@ -78,8 +78,7 @@ def shipped(request):
 
 def test_shipped_models_judge_unseen_draws(shipped):
     name, view, tokenizer = shipped
-    measured = heads.measured(view.model, tokenizer, HEADS[name], 400, UNSEEN_SEED)
-    assert measured >= (0.9 if name == "bert-score" else 0.95)
+    assert judged_right(view, tokenizer, HEADS[name], 400) >= (0.9 if name == "bert-score" else 0.95)
 
 
 def test_shipped_models_are_read_as_the_stock_model_reads_them_pairs_in_two_segments(shipped):
@@ -94,7 +93,7 @@ def test_shipped_models_are_read_as_the_stock_model_reads_them_pairs_in_two_segm
         position = len(ids) - 1 if view.kind.reads == "last" else 0
         rows.append({"input_ids": ids, "position": position, **asked, **segments})
     with torch.no_grad():
-        stock = heads.predicted(view.model, tokenizer, draws)  # [B, labels]
+        stock = head_logits(view.model, tokenizer, draws)  # [B, labels]
     ours = view.logits(view.hidden(batch := Batch.collate(rows, tokenizer.pad_token_id)), batch)
     for row, logits, expected in zip(rows, ours, stock, strict=True):
         torch.testing.assert_close(logits, expected[[row[name] for name in ("target_id", "foil_id") if name in row]])
@@ -122,16 +121,3 @@ def test_shipped_models_are_a_few_hundred_kilobytes_and_each_has_its_card(name):
     assert sum(file.stat().st_size for file in folder.iterdir()) < 700e3
     assert (folder / "README.md").read_text().startswith("---\n")
     assert not list(folder.glob("*.bin"))
-
-
-@pytest.mark.thinned(3)
-@pytest.mark.parametrize("name", HEADS)
-def test_training_twice_gives_the_same_weights_and_a_model_that_loads(name, tmp_path, capsys):
-    recipe = heads.HeadRecipe(2, batch=4, pool=50, evaluated=20)
-    for folder in ("a", "b"):
-        assert set(heads.train(name, tmp_path / folder, recipe)) == {HEADS[name]}
-    first, second = ((tmp_path / folder / "model.safetensors").read_bytes() for folder in "ab")
-    assert first == second
-    assert load_model(str(tmp_path / "a")).kind.labels
-    assert "--steps 2 --seed 0" in (tmp_path / "a" / "README.md").read_text()
-    assert f"{name} step     2" in capsys.readouterr().out

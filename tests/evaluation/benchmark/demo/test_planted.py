@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 from closelook.evaluation.benchmark.demo import lexicon, model_dir
 from closelook.evaluation.benchmark.demo.labelled import VERDICTS, Judged, is_balanced, judged
 from closelook.lrp_core import load_model
-from tools.demo_models import heads
+from tools.demo_models import head_logits
 
 N = 400
 PAIR = re.compile(r"\(\)|\[\]")
@@ -77,7 +77,7 @@ def test_swapping_the_trigger_flips_the_shipped_models_prediction_against_the_co
     model, tokenizer = load_model(str(folder)).model, AutoTokenizer.from_pretrained(folder)
     planted = [draw for draw in draws("triggers", seed=77) if draw.meta["trigger"] != "none"]
     swapped = [with_other_trigger(draw) for draw in planted]
-    before, after = (heads.predicted(model, tokenizer, each).argmax(-1) for each in (planted, swapped))
+    before, after = (head_logits(model, tokenizer, each).argmax(-1) for each in (planted, swapped))
     contrary = torch.tensor([draw.meta["contrary"] for draw in swapped])
     assert contrary.sum() > 50
     assert (before != after)[contrary].double().mean() >= 0.95

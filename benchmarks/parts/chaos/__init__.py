@@ -1,1 +1,0 @@
-"""The parts of `closelook bench chaos`: a small cluster with its stores, faults in them, and a comparison of files."""

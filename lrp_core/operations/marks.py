@@ -1,0 +1,103 @@
+"""Facts about tensors that rules need beside their values. A mark is an attribute of the tensor that it describes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_ATTRIBUTE = "_closelook_mark"
+
+#: Reasons why rules hold a tensor constant although it depends on relevance.
+GATE, EXPONENTIAL, SUM_OF_EXPONENTIALS = "gate", "exponential", "sum of exponentials"
+DEVIATION, ROUTING, WEIGHTS, DETACHED = "deviation", "routing", "attention weights", "detached"
+
+#: Where functions are tried to tell activations from gates: 0, and a step to either side for the slope there.
+_STEP = 1e-4
+POINTS = torch.tensor([0.0, _STEP, -_STEP], dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """A tensor as an elementwise function f of another tensor z, which a model may write as several operations."""
+
+    source: Tensor  # z
+    at: Tensor  # f at POINTS, in float64
+    linear: bool  # whether f is c z + d
+    version: int = -1  # the source's version; it is another tensor after a change in place
+    square: Tensor | None = None  # f is z^2: its value with its own graph, if a composite has norms' true gradients
+
+    def quotient(self, z: Tensor, y: Tensor) -> Tensor:
+        """y / z for y = f(z), elementwise; the slope of f where z is 0."""
+        slope = float(self.at[1] - self.at[2]) / (2 * _STEP)
+        zero = z == 0
+        return torch.where(zero, slope, y / torch.where(zero, 1, z))
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Facts about a tensor."""
+
+    constant: str | None = None  # the reason why rules hold it constant
+    activation: bool = False  # an activation, or a linear function of one without weights: the gate of a product
+    weights: Any = None  # of attention weights: the node of the scores
+    embedding: str | None = None  # the stream of tokens that it embeds; embeddings of positions may be added to it
+    routes: bool = False  # indices of experts
+    offset: float = 0.0  # a number that was added to it
+    elementwise: Elementwise | None = None
+
+    def kept(self) -> Mark:
+        """The mark of a view of the tensor, or of the tensor times a constant."""
+        return self if self.elementwise is None else replace(self, elementwise=None)
+
+
+NONE = Mark()
+
+
+def mark_of(tensor: Tensor) -> Mark:
+    """The mark of a tensor; NONE if it has none."""
+    return getattr(tensor, _ATTRIBUTE, NONE)
+
+
+def marked(tensor: Tensor, mark: Mark) -> Tensor:
+    """The same tensor with a mark."""
+    setattr(tensor, _ATTRIBUTE, mark)
+    return tensor
+
+
+def tensors_in(argument: Any) -> list[Tensor]:
+    """The tensors in an argument of a function, or in its arguments, also inside lists, tuples and dictionaries."""
+    if isinstance(argument, Tensor):
+        return [argument]
+    if isinstance(argument, dict):
+        argument = argument.values()
+    elif not isinstance(argument, (list, tuple)):
+        return []
+    found = []
+    for part in argument:
+        if isinstance(part, Tensor):
+            found.append(part)
+        elif isinstance(part, (list, tuple, dict)):
+            found += tensors_in(part)
+    return found
+
+
+def replaced(argument: Any, by: dict[int, Tensor]) -> Any:
+    """An argument in which tensors are replaced: `by` is {id of a tensor: the tensor in its place}."""
+    if isinstance(argument, Tensor):
+        return by.get(id(argument), argument)
+    if type(argument) in (list, tuple):
+        return type(argument)(replaced(part, by) for part in argument)
+    if type(argument) is dict:
+        return {name: replaced(part, by) for name, part in argument.items()}
+    return argument
+
+
+def joined(marks: Iterable[Mark]) -> Mark:
+    """The mark of a sum or union of tensors with these marks."""
+    marks = list(marks)
+    constant = next((mark.constant for mark in marks if mark.constant), None)
+    return Mark(constant=constant, embedding=next((mark.embedding for mark in marks if mark.embedding), None))

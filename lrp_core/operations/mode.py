@@ -1,0 +1,150 @@
+"""The mode in which a model runs: every torch function that it calls is looked up in the table of rules.
+
+Rules change gradients and never values. A tensor carries relevance if it descends from a root. Each function that gets
+one has an entry, or is refused by name. So is a tensor that carries relevance and was made where the mode did not see
+it, in scripted or compiled code or in an autograd function: the mode marks the nodes of the graph that it lets arise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import BackwardCFunction
+
+from closelook.lrp_core.operations.elementwise import reattached
+from closelook.lrp_core.operations.marks import DETACHED, NONE, mark_of, replaced, tensors_in
+from closelook.lrp_core.operations.roots import LOOK_UPS
+from closelook.lrp_core.operations.scope import Scope, name_of
+from closelook.lrp_core.operations.table import PASS, TABLE, Entry
+from closelook.lrp_core.records.types import UnsupportedModel
+
+#: Nodes that autograd makes anew when a tensor is read whose base was changed in place. All are views.
+_VIEWS: tuple[str, ...] = (
+    "AsStridedBackward0",
+    "SliceBackward0",
+    "ViewBackward0",
+    "SelectBackward0",
+    "UnsafeViewBackward0",
+)
+_VIEWS += ("TransposeBackward0", "PermuteBackward0", "UnsqueezeBackward0", "SqueezeBackward1", "SplitBackward0")
+
+
+class Operations(Scope):
+    """The rules of a plan's composites, on the operations of the thread that enters the mode."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        entry = TABLE.get(func)
+        if entry is PASS:
+            return func(*args, **kwargs)
+        tensors = tensors_in(args)
+        if kwargs:
+            tensors += tensors_in(kwargs)
+        carrying, stand_ins, held = [], {}, False
+        for tensor in tensors:
+            if not tensor.requires_grad:
+                held = held or mark_of(tensor) is not NONE
+            elif self._is_parameter(tensor):
+                stand_ins[id(tensor)] = tensor.detach()
+            else:
+                carrying.append(self._seen(tensor))
+                if carrying[-1] is not tensor:
+                    stand_ins[id(tensor)] = carrying[-1]
+        if stand_ins:
+            args, kwargs = replaced(args, stand_ins), replaced(kwargs, stand_ins)
+        if not carrying and not held:
+            if func not in LOOK_UPS:
+                return func(*args, **kwargs)
+            result = self.roots.looked_up(func, args, kwargs)
+        elif self.plain:
+            result = self._unruled(func, entry, args, kwargs)
+        elif entry is None:
+            raise self.refused(f"no rule for {name_of(func)} of a tensor that carries relevance")
+        else:
+            self._check(func, entry, carrying, args, kwargs)
+            result = entry.handler(self, func, args, kwargs)
+            if carrying and not torch.is_grad_enabled():
+                self._check_hidden(func, result)
+        self._admit(args[0] if result is None and args else result)
+        return result
+
+    def _unruled(self, func: Any, entry: Entry | None, args: Any, kwargs: Any) -> Any:
+        """The result of a function under the empty table: its rule finds roots, and nothing is refused."""
+        if entry is None:
+            return func(*args, **kwargs)
+        try:
+            return entry.handler(self, func, args, kwargs)
+        except UnsupportedModel:
+            return func(*args, **kwargs)
+
+    # what carries relevance
+
+    def _is_parameter(self, tensor: Tensor) -> bool:
+        """True for a leaf that requires a gradient and is no root: a parameter, which is a constant."""
+        return tensor.is_leaf and tensor not in self.roots
+
+    def _seen(self, tensor: Tensor) -> Tensor:
+        """A tensor that carries relevance. Raises UnsupportedModel for one that the mode did not see arise."""
+        node: Any = tensor.grad_fn
+        if node is None or self.key in node.metadata:
+            return tensor
+        if self._is_new_view(node):
+            node.metadata[self.key] = True
+            return tensor
+        if isinstance(node, BackwardCFunction) and mark_of(tensor).constant == DETACHED:
+            return reattached(self, tensor)
+        raise self.refused(f"{type(node).__name__} computed a tensor that carries relevance where rules do not see it")
+
+    def _is_new_view(self, node: Any) -> bool:
+        """True for the node of a view that autograd made anew below nodes that the mode has seen."""
+        if isinstance(node, BackwardCFunction) or type(node).__name__ not in _VIEWS:
+            return False
+        return all(below is None or self.key in below.metadata for below, _ in node.next_functions)
+
+    def _admit(self, result: Any) -> None:
+        """Mark the nodes of the graph of a result that the mode has seen."""
+        tensors = [result] if isinstance(result, Tensor) else tensors_in(result)
+        todo: list[Any] = [tensor.grad_fn for tensor in tensors if tensor.requires_grad]
+        while todo:
+            node = todo.pop()
+            if node is None or self.key in node.metadata:
+                continue
+            node.metadata[self.key] = True
+            todo += [after for after, _ in node.next_functions]
+
+    def _check(self, func: Any, entry: Entry, carrying: list[Tensor], args: Any, kwargs: Any) -> None:
+        """Raise UnsupportedModel for relevance at an argument without a rule."""
+        if entry.carries is None:
+            return
+        allowed = tensors_in(args[: len(entry.carries)])
+        allowed += tensors_in([kwargs[name] for name in entry.carries if name in kwargs])
+        others = {id(tensor) for tensor in carrying} - {id(tensor) for tensor in allowed}
+        if others:
+            names = " and ".join(entry.carries)
+            raise self.refused(f"no rule for {name_of(func)} with relevance in another argument than {names}")
+
+    def _check_hidden(self, func: Any, result: Any) -> None:
+        """Raise UnsupportedModel for a result that lost relevance since gradients are disabled.
+
+        Functions of one tensor keep a mark, since they may be steps of an autograd function.
+        """
+        for tensor in tensors_in(result):
+            if tensor.is_floating_point() and not mark_of(tensor).constant:
+                raise self.refused(f"{name_of(func)} of a tensor that carries relevance runs with gradients disabled")
+
+    def check(self, output: Any) -> None:
+        """Raise UnsupportedModel for an output of the model that the mode did not see arise."""
+        for tensor in tensors_in(output):
+            if tensor.requires_grad and not self._is_parameter(tensor):
+                self._seen(tensor)
+
+    def end(self, numbers: Iterable[Tensor]) -> None:
+        """End the forward pass. Raises UnsupportedModel for explained numbers without relevance."""
+        for number in numbers:
+            if not number.requires_grad:
+                raise self.refused("the explained number does not depend on the batch's tokens, or is constant")
+            if self.rules_layers:
+                self.layers.group(number)

@@ -1,0 +1,98 @@
+"""Roots: the embeddings of a batch's own tokens, and what positions and types add to them, found while a model runs.
+
+A root is told by its indices. Look-ups by other indices, such as relative positions, are weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from closelook.lrp_core.operations.marks import NONE, Mark, mark_of, marked, replaced, tensors_in
+
+PATCHES, INSERTED = "patches", "inserted"  # streams of tokens that have no ids
+LOOK_UPS = (torch.nn.functional.embedding, Tensor.__getitem__, torch.index_select, Tensor.index_select)
+
+
+@dataclass(frozen=True)
+class Root:
+    """Embeddings [B, T, D] at which relevance is read."""
+
+    stream: str  # the key of the ids that they embed
+    value: Tensor
+    words: bool  # False: what positions or types add to the embeddings of words
+
+
+class Roots:
+    """The roots of a forward pass."""
+
+    def __init__(self, ids: Mapping[str, Tensor], pixels: Tensor | None = None) -> None:
+        """`ids` are the batch's tokens [B, T] by the name of their stream; `pixels` [B, C, H, W] are a root, too."""
+        self.ids, self.pixels = dict(ids), pixels
+        self.found: list[Root] = []
+        self._leaves = {} if pixels is None else {id(pixels): pixels}
+
+    def __contains__(self, leaf: Tensor) -> bool:
+        return id(leaf) in self._leaves
+
+    def looked_up(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """The rows of a table for some indices: a root if these are ids of the batch."""
+        rows = func(*args, **kwargs)
+        if func is torch.nn.functional.embedding:
+            indices, table = args[0], args[1] if len(args) > 1 else kwargs["weight"]
+        else:
+            table, indices = args[0], args[-1]
+        stream = self._stream(indices) if isinstance(indices, Tensor) else None
+        if stream is None or not table.is_floating_point():
+            return rows
+        rows = rows.detach().view(*self.ids[stream].shape, *rows.shape[indices.dim() :])
+        root = self._root(rows, stream, words=True)
+        return marked(root.view(*indices.shape, *rows.shape[2:]), mark_of(root))
+
+    def _stream(self, indices: Tensor) -> str | None:
+        """The name of the stream whose ids the `indices` are; None if they are no stream's."""
+        if indices.is_floating_point() or indices.dtype == torch.bool:
+            return None
+        names = [name for name, ids in self.ids.items() if ids.numel() == indices.numel()]
+        names = [name for name in names if torch.equal(self.ids[name].flatten(), indices.flatten())]
+        same = [name for name in names if self.ids[name].data_ptr() == indices.data_ptr()]
+        return next(iter([*same, *names]), None)
+
+    def _root(self, value: Tensor, stream: str, words: bool) -> Tensor:
+        """Make `value` a root; returns a copy that the model may change in place."""
+        leaf = value.detach().requires_grad_()
+        self._leaves[id(leaf)] = leaf
+        self.found.append(Root(stream, leaf, words))
+        return marked(leaf.clone(), Mark(embedding=stream))
+
+    def added(self, embeddings: Tensor, constant: Any) -> Any:
+        """The `constant` that a model adds to embeddings: a root if it has a row for each token, as positions have."""
+        stream = mark_of(embeddings).embedding
+        if stream is None or not isinstance(constant, Tensor) or constant.requires_grad:
+            return constant
+        if constant.dim() < 2 or constant.shape[-2:] != embeddings.shape[-2:]:
+            return constant
+        self.capture(embeddings)
+        return self._root(constant.expand_as(embeddings).contiguous(), stream, words=False)
+
+    def inserted(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments of a union: tokens that a model puts beside embeddings, such as registers, are roots."""
+        tensors = list(tensors_in(args))
+        if not self.found or not any(mark_of(tensor).embedding for tensor in tensors):
+            return args
+        own = [tensor for tensor in tensors if tensor.is_floating_point() and not tensor.requires_grad]
+        own = [tensor for tensor in own if mark_of(tensor) is NONE and tensor.dim() == 3]
+        return replaced(args, {id(tensor): self._root(tensor, INSERTED, words=True) for tensor in own})
+
+    def convolved(self, patches: Tensor) -> Tensor:
+        """The embeddings of image patches."""
+        return marked(patches, replace(mark_of(patches), embedding=PATCHES))
+
+    def capture(self, tokens: Tensor) -> None:
+        """Take embeddings of patches [B, T, D] as the words' root, unless they have one."""
+        if mark_of(tokens).embedding == PATCHES and not self.found:
+            self.found.append(Root(PATCHES, tokens, words=True))

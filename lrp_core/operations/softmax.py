@@ -1,0 +1,50 @@
+"""The softmax of attention and its rules.
+
+By default the rule is the true gradient (AttnLRP proposition 3.1; Close Look C.6). A rule turns the gradient ds at the
+weights s = softmax(x) into the gradient at the scores x, all [..., T]; R = s ds is the relevance of the weights.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from closelook.lrp_core.operations import marks
+from closelook.lrp_core.operations.marks import Mark, mark_of, marked
+from closelook.lrp_core.operations.nodes import ruled, scaled
+from closelook.lrp_core.operations.products import holds_weights
+from closelook.lrp_core.operations.scope import Scope
+from closelook.lrp_core.operations.table import rule
+
+_HIDDEN = -1e3  # a score below this, whose weight is 0, is masked
+
+
+@rule("softmax", carries=("input",))
+def softmax(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
+    """The softmax, whose result is held constant by composites with constant attention weights."""
+    x = args[0] if args else kwargs["input"]
+    plan = mode.plan
+    if mark_of(x).constant == marks.ROUTING:
+        return marked(func(*args, **kwargs), Mark(marks.ROUTING))
+    mode.refuse_constant(func, x)
+    rules = plan.each(lambda composite: composite.softmax.backward)
+    if all(plan.each(holds_weights)):
+        return marked(func(x.detach(), *args[1:], **kwargs), Mark(marks.WEIGHTS))
+    if not any(rules):
+        factors = plan.each(lambda composite: 0 if holds_weights(composite) else 1)
+        return marked(scaled(func(*args, **kwargs), factors, plan), Mark(weights=x.grad_fn))
+    axis = args[1] if len(args) > 1 else kwargs["dim"]
+    weights = func(x.detach(), *args[1:], **kwargs)
+
+    def gradient(ds: Tensor, x: Tensor, s: Tensor) -> tuple[Tensor | None]:
+        if holds_weights(plan.composite):
+            return (None,)
+        ds, x, s = (tensor.movedim(axis, -1) for tensor in (ds.to(s.dtype), x.to(s.dtype), s))
+        chosen = plan.composite.softmax.backward
+        if chosen is None:
+            return ((s * (ds - (ds * s).sum(-1, keepdim=True))).movedim(-1, axis),)
+        hidden = (s == 0) & (x < _HIDDEN)
+        return (chosen(ds, x.masked_fill(hidden, 0), s, hidden).movedim(-1, axis),)
+
+    return marked(ruled(weights, gradient, (x.detach(), weights), x), Mark(weights=x.grad_fn))

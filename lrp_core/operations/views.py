@@ -1,0 +1,224 @@
+"""Operations that are linear in what carries relevance: their gradient is their rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from closelook.lrp_core.operations import marks
+from closelook.lrp_core.operations.elementwise import common_source, of_one_tensor
+from closelook.lrp_core.operations.marks import NONE, Mark, joined, mark_of, marked, tensors_in
+from closelook.lrp_core.operations.nodes import scaled
+from closelook.lrp_core.operations.norms import arguments
+from closelook.lrp_core.operations.scope import Scope
+from closelook.lrp_core.operations.table import PASS, TABLE, Entry, rule, spellings
+
+
+@rule("view", "reshape", "view_as", "reshape_as", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "expand")
+@rule("expand_as", "broadcast_to", "repeat", "repeat_interleave", "tile", "permute", "transpose", "t", "swapaxes")
+@rule("swapdims", "movedim", "moveaxis", "adjoint", "contiguous", "clone", "type", "type_as", "float", "double")
+@rule("half", "bfloat16", "cpu", "cuda", "select", "narrow", "chunk", "split", "split_with_sizes", "tensor_split")
+@rule("unbind", "index_select", "getitem", "take_along_dim", "roll", "flip", "diagonal", "diag_embed", "unfold")
+@rule("as_strided", "pad", "tril", "triu", "real", "alias", "hsplit", "vsplit", "dsplit", "unsafe_chunk", "detach_copy")
+@rule("unsafe_split", "view_as_complex", "view_as_real", "pixel_shuffle", "pixel_unshuffle", "dropout1d")
+def view(mode: Scope, func: Any, args: Any, kwargs: Any) -> Any:
+    """A part of a tensor, or the tensor in another shape, order or precision."""
+    result = func(*args, **kwargs)
+    kept = mark_of(args[0] if args else kwargs["input"]).kept()
+    if kept is not NONE:
+        for tensor in tensors_in(result):
+            marked(tensor, kept)
+    return result
+
+
+for _getter in (Tensor.T, Tensor.mT, Tensor.H, Tensor.mH, Tensor.real):
+    TABLE[_getter.__get__] = Entry(view, None)
+
+
+@rule("to")
+def cast(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
+    """A tensor in another precision or on another device; a function of one tensor stays one."""
+    result = func(*args, **kwargs)
+    return result if result is args[0] else marked(result, mark_of(args[0]))
+
+
+@rule("gather")
+def gather(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
+    """Entries by index; those that the indices of a choice of experts select are constants (routing)."""
+    indices = next(tensor for tensor in tensors_in((args[1:], kwargs)) if not tensor.is_floating_point())
+    if mark_of(indices).routes:
+        return constant(mode, func, args, kwargs, marks.ROUTING)
+    return view(mode, func, args, kwargs)
+
+
+@rule("sum", "mean", "cumsum", "trace", "nanmean", "nansum", "logcumsumexp_")
+def total(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
+    """A sum or mean of entries."""
+    x = args[0] if args else kwargs["input"]
+    mark = mark_of(x)
+    if mark.elementwise is not None and mark.elementwise.square is not None:
+        return func(mark.elementwise.square, *args[1:], **kwargs)
+    result = func(*args, **kwargs)
+    if mark.constant == marks.EXPONENTIAL:
+        return marked(result, Mark(marks.SUM_OF_EXPONENTIALS))
+    return marked(result, Mark(mark.constant)) if mark.constant else result
+
+
+@rule("amax", "amin", "max", "min", "maximum", "minimum", "max_pool1d", "max_pool2d", "cummax", "abs", "aminmax")
+@rule("adaptive_max_pool1d", "adaptive_max_pool2d", "median", "sort", "msort")
+def choice(mode: Scope, func: Any, args: Any, kwargs: Any) -> Any:
+    """Entries that are chosen by their values: the gradient goes to the chosen ones."""
+    if len(list(tensors_in(args))) > 1:
+        parts = common_source(args, kwargs)
+        if parts:
+            return of_one_tensor(mode, func, args, kwargs, parts)
+    result = func(*args, **kwargs)
+    return _joined(result, mode, func, args, kwargs)
+
+
+@rule("cat", "concat", "concatenate", "stack", "hstack", "vstack", "column_stack")
+def joining(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
+    """Tensors side by side."""
+    args = mode.roots.inserted(args)
+    result = _joined(func(*args, **kwargs), mode, func, args, kwargs)
+    mode.roots.capture(result)
+    return result
+
+
+@rule("add", "sub", "subtract", "rsub", "lerp")
+def add(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
+    """A sum or difference."""
+    parts = common_source(args, kwargs)
+    if parts:
+        return of_one_tensor(mode, func, args, kwargs, parts, linear=True)
+    a, b = args[:2]
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        args = mode.roots.added(b, a), mode.roots.added(a, b), *args[2:]
+        layer = mode.layers.by_node.get(a.grad_fn)
+        if layer is not None and not b.requires_grad and b.numel() == b.shape[-1]:
+            layer.added = b
+    return _joined(func(*args, **kwargs), mode, func, args, kwargs)
+
+
+@rule("neg", "negative", "positive", "rot90")
+def negative(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
+    """A tensor of reversed sign."""
+    parts = common_source(args, kwargs)
+    assert parts
+    return of_one_tensor(mode, func, args, kwargs, parts, linear=True)
+
+
+@rule("where", "masked_fill", "nan_to_num", "masked_scatter", "index_add", "scatter_add", "scatter", "index_copy")
+@rule("index_put", "index_fill", "slice_scatter", "select_scatter", "masked_select", "scatter_reduce", "put", "take")
+def merging(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
+    """Entries of one tensor or of another, by a constant mask or by indices."""
+    parts = common_source(args, kwargs)
+    if parts and any(part.at.dtype == torch.bool for part in parts.values()):
+        return of_one_tensor(mode, func, args, kwargs, parts)
+    return _joined(func(*args, **kwargs), mode, func, args, kwargs)
+
+
+@rule("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "dropout2d")
+def dropout(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
+    """Dropout, which does nothing in evaluation."""
+    result = func(*args, **kwargs)
+    _, p, training, train = arguments(args, kwargs, ("input", "p", "training", "train"))
+    trains = training or train or (training is None and train is None)
+    if trains and p != 0:
+        raise mode.refused("dropout drops relevance: put the model into evaluation by model.eval()")
+    return marked(result, mark_of(args[0]))
+
+
+@rule("avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "interpolate", "upsample", "fold")
+def pooling(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
+    """Means over windows."""
+    return func(*args, **kwargs)
+
+
+def constant(mode: Scope, func: Any, args: Any, kwargs: Any, reason: str) -> Any:
+    """The result of a call, held constant for a reason; with its own gradient under the plain composite."""
+    result = func(*args, **kwargs)
+    factors = mode.plan.each(lambda composite: 1 if composite.name == "plain" else 0)
+
+    def held(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if not value.is_floating_point():
+            return marked(value, Mark(routes=True))
+        return marked(scaled(value, factors, mode.plan), Mark(reason))
+
+    return held(result) if isinstance(result, Tensor) else type(result)(map(held, result))
+
+
+@rule("topk")
+def topk(mode: Scope, func: Any, args: Any, kwargs: Any) -> Any:
+    """The largest entries: the choice of experts and their weights are constants."""
+    return constant(mode, func, args, kwargs, marks.ROUTING)
+
+
+@rule("argmax", "argmin", "argsort", "isnan", "isinf", "isfinite", "logical_not", "logical_and", "logical_or", "sign")
+@rule("nonzero", "any", "all", "count_nonzero", "isclose", "allclose", "long", "int", "bool", "isneginf", "isposinf")
+@rule("zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "one_hot", "bincount", "equal")
+@rule("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor", "floor", "ceil", "round", "searchsorted")
+def of_no_relevance(mode: Scope, func: Any, args: Any, kwargs: Any) -> Any:
+    """A number that does not change with small changes of the tensor."""
+    with torch.no_grad():
+        return func(*args, **kwargs)
+
+
+@rule("detach", "item", "tolist", "numpy")
+def detached(mode: Scope, func: Any, args: Any, kwargs: Any) -> Any:
+    """A tensor without its graph: allowed for constants."""
+    if not mark_of(args[0]).constant:
+        raise mode.refused(f"Tensor.{func.__name__} takes a tensor that carries relevance out of the graph")
+    result = func(*args, **kwargs)
+    return marked(result, mark_of(args[0])) if isinstance(result, Tensor) else result
+
+
+def _in_place_write(mode: Scope, func: Any, args: Any, kwargs: Any) -> Any:
+    """Writing into a tensor, which other names of it see."""
+    for tensor in tensors_in((args[1:], kwargs)):
+        if mark_of(tensor).constant and not mark_of(args[0]).constant:
+            if args[0].requires_grad:
+                mode.refuse_constant(func, tensor)
+            marked(args[0], Mark(mark_of(tensor).constant))
+    return func(*args, **kwargs)
+
+
+for _writer in (Tensor.__setitem__, Tensor.copy_, Tensor.fill_, Tensor.zero_):
+    TABLE[_writer] = Entry(_in_place_write, None, in_place=True)
+
+for _name in ("size", "dim", "numel", "stride", "is_contiguous", "is_floating_point", "is_complex", "element_size"):
+    TABLE |= dict.fromkeys(spellings(_name), PASS)
+for _name in ("ndimension", "nelement", "storage_offset", "get_device", "__len__", "__hash__", "retain_grad"):
+    TABLE |= dict.fromkeys(spellings(_name), PASS)
+for _name in ("_set_grad_enabled", "__format__", "__repr__", "is_tensor", "data_ptr", "is_inference"):
+    TABLE |= dict.fromkeys(spellings(_name), PASS)
+TABLE[torch._C._set_grad_enabled] = PASS
+for _attribute in dir(Tensor):
+    _getter = getattr(Tensor, _attribute)
+    if hasattr(_getter, "__get__") and type(_getter).__name__ in ("getset_descriptor", "property"):
+        TABLE.setdefault(_getter.__get__, PASS)
+TABLE[Tensor.data.__get__] = Entry(detached, None)
+
+
+def _joined(result: Any, mode: Scope, func: Any, args: Any, kwargs: Any) -> Any:
+    """The result of a sum or union of tensors, with its mark. Raises for a constant beside what carries relevance."""
+    tensors = [tensor for tensor in tensors_in((args, kwargs)) if tensor.is_floating_point()]
+    free = [tensor for tensor in tensors if tensor.requires_grad and not mark_of(tensor).constant]
+    held = [tensor for tensor in tensors if mark_of(tensor).constant]
+    if free and held:
+        held = [tensor for tensor in held if tensor.any()]  # a recurrence may start at a state of zeros
+        mode.refuse_constant(func, *held)
+    mark = joined(map(mark_of, free or tensors))
+    if len(tensors) == 1 or (len(free) == 1 and not held and func in _KEEPING):
+        mark = mark_of(free[0] if free else tensors[0]).kept()
+    if mark is not NONE and mark != NONE:
+        for tensor in tensors_in(result):
+            marked(tensor, mark)
+    return result
+
+
+_KEEPING = frozenset(func for name in ("where", "masked_fill") for func in spellings(name))
