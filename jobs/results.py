@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,10 +15,9 @@ from closelook.evaluation.benchmark.encoding import Pieces
 from closelook.evaluation.benchmark.sources.own import ids_of
 from closelook.evaluation.report.results import CellKey
 from closelook.evaluation.schema import CURVES, GENERIC, RELEVANCE, SCORES, SCORES_SAMPLES, VIEW
-from closelook.jobs.config import ConfigError, RunConfig
-from closelook.jobs.config.kept import as_known, left_out_line, models_kept
+from closelook.jobs.config import RunConfig
+from closelook.jobs.config.kept import kept, models_kept
 from closelook.jobs.plan.models import load_tokenizer
-from closelook.jobs.products.table import lacking_in
 from closelook.jobs.store import Artifact, Ledger, Store, artifact_in, is_complete
 from closelook.lrp_core.records.types import UserError, nearest
 
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
     from closelook.jobs.tested import Tested
 
 Form = Literal["pandas", "arrow", "datasets"]
-_log = logging.getLogger(__name__)
 _KNOWN = ("model", "task", "dtype", "method", "tokenizer")
 _OF_VIEWS = ("input_ids", "position", "evidence_mask", "special_mask", "scope_mask")
 _OF_SAMPLES = ("text", "target", "foil", "label", "score")
@@ -37,22 +34,11 @@ _OF_SAMPLES = ("text", "target", "foil", "label", "score")
 def load(root: str) -> Run:
     """Open the results of the run under `root`: a folder, `s3://` or `gs://`. Raises UserError if there are none.
 
-    Methods, tasks, families and metrics of packages that are no longer installed are in `lacking` of the result, and
-    logged.
-
     >>> run = load("runs/mine")
     >>> scores = run.scores(task="sva", method="attnlrp")  # a pandas frame
     >>> sorted(scores["metric"].unique())[:3]
     ['accuracy', 'ap', 'dot']
     """
-    run = open_run(root)
-    if run.lacking:
-        _log.warning("%s: %s", run.store.root, left_out_line(run.lacking))
-    return run
-
-
-def open_run(root: str) -> Run:
-    """As :func:`load`, but logs nothing."""
     store = Store(str(root))
     run = Run(store, Ledger(store))
     if not any(True for _ in run.ledger.records()):
@@ -83,17 +69,8 @@ class Run:
 
     @cached_property
     def config(self) -> RunConfig | None:
-        """The configuration that the root keeps, without the parts that are `lacking`; None if it keeps none."""
-        return as_known(self.store)
-
-    @cached_property
-    def lacking(self) -> list[str]:
-        """Phrases that name what the run has and no installed package defines, such as a method or a product."""
-        try:
-            config = self.config
-        except ConfigError:  # another version wrote it: the error is raised where the configuration is needed
-            config = None
-        return [*(config.lacking if config is not None else ()), *lacking_in(self.ledger)]
+        """The configuration that the root keeps; None if it keeps none."""
+        return kept(self.store)
 
     @cached_property
     def tokenizers(self) -> dict[str, str]:

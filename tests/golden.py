@@ -25,6 +25,7 @@ import pyarrow as pa
 from closelook.evaluation.benchmark.demo import model_dir
 from closelook.evaluation.schema import VIEW
 from closelook.jobs.config import RunConfig
+from closelook.jobs.config.kept import keeping
 from closelook.jobs.geometries import geometry_of
 from closelook.jobs.plan.cells import make_plan
 from closelook.jobs.plan.models import reading_of, resolve
@@ -173,14 +174,15 @@ def write_views(store: Store, config: RunConfig, name: str) -> None:
         table = pa.Table.from_pylist(rows, schema=VIEW)
         views = views_of(tokenizer, task)
         store.write_shard(f"{views.folder}/{views.shard('0')}", table, VIEW)
-        Ledger(store).commit(views, {"rows": len(rows), "shards": [views.shard("0")]}, config={})
+        Ledger(store).commit(views, {"rows": len(rows), "shards": [views.shard("0")]})
 
 
 def small_run(root: Path) -> None:
     """A run of every product on few samples, of models and methods whose orders of tokens no rounding decides."""
-    config = RunConfig.load("demo", root=str(root), overrides=SMALL)
-    for summary in run(config, Store(str(root))):
-        assert not summary.failures, summary
+    config, store = RunConfig.load("demo", root=str(root), overrides=SMALL), Store(str(root))
+    with keeping(config, store):
+        for summary in run(config, store):
+            assert not summary.failures, summary
 
 
 def numbers_of(root: Path) -> dict[str, dict[str, Digest]]:

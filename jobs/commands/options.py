@@ -107,15 +107,14 @@ class RunOptions:
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a config key; repeatable.")
     ] = None
 
-    def load(self, is_made: bool | None = None, read_only: bool = False) -> tuple[RunConfig, Store]:
+    def load(self, is_made: bool | None = None) -> tuple[RunConfig, Store]:
         """The configuration and the store of the run. Called before slow imports, so that mistakes show at once.
 
-        `is_made`: raise UserError if the root holds no run; None: if only `root` is given. `read_only`: leave out of a
-        kept configuration what no installed package defines, and list it in `lacking`.
+        `is_made`: raise UserError if the root holds no run; None: if only `root` is given.
         """
         from closelook.jobs.config.kept import holds_run, load
 
-        loaded, store = load(self.config, self.root, self.set or (), read_only)
+        loaded, store = load(self.config, self.root, self.set or ())
         if is_made is None:
             is_made = self.root is not None and self.config is None
         if is_made and not holds_run(store):

@@ -1,105 +1,27 @@
-"""The configuration that a root keeps: a copy of its last run's, so that later commands need only `--root`.
-
-Methods, tasks and families that no installed package defines are left out of it.
-"""
+"""The configuration that a root keeps: a copy of its last run's, so that later commands need only `--root`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import ValidationError
 
-from closelook.jobs.config.base import Frozen
 from closelook.jobs.config.file import ConfigError, default_config, describe, parse, read
-from closelook.jobs.config.known import type_in
 from closelook.jobs.config.models import ModelConfig
 from closelook.jobs.config.run import RunConfig
-from closelook.jobs.config.settings import PARTS
-from closelook.jobs.methods import METHODS
-from closelook.jobs.tasks import configured
-from closelook.lrp_core.families import FAMILIES
 from closelook.lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
     from closelook.jobs.store import Store
 
-Part = TypeVar("Part", bound=Frozen)
 FILE = "config.yaml"
 HEADER = "# What this root was last computed with; commands with `--root` and no `--config` use it.\n"
 MOST_NAMED = 3  # differences that one error names
-
-
-def left_out_line(lacking: Sequence[str]) -> str:
-    """A line that names the methods, tasks and families that are left out."""
-    return f"left out, since no installed package defines it: {', '.join(lacking)}"
-
-
-def without_unknown(config: RunConfig) -> tuple[RunConfig, list[str]]:
-    """(the configuration without its unknown tasks and methods, phrases that name all unknown records).
-
-    The configuration is not validated. Models of unknown families stay in it, although they cannot be opened.
-    """
-    sources = {name: task.source for name, task in config.tasks.items() if not _is_task(name, task.source)}
-    methods = {entry.name: entry.method for entry in config.every_method() if entry.method not in METHODS}
-    lacking = [f"method {method!r}" for method in dict.fromkeys(methods.values())]
-    lacking += [f"task {name!r} of source {source!r}" for name, source in sources.items()]
-    for model in config.models:
-        family = type_in(model.id)
-        if model.family is None and family is not None and family not in FAMILIES:
-            lacking.append(f"family {family!r} of model {model.name!r}")
-    fields = dict(config)
-    models = [_without(model, sources, methods) for model in config.models]
-    known: dict[str, Any] = {"models": tuple(filter(None, models)), "methods": _rest(config.methods, methods)}
-    for key in ("tasks", "heads", "layers", "labels"):
-        known[key] = _rest(fields[key], sources)
-    for key in (*PARTS, "neurons"):
-        known[key] = _without(fields[key], sources, methods)
-    if config.bench is not None and config.bench.task in sources:
-        known["bench"] = None
-    return config.model_copy(update=known), lacking
-
-
-def _is_task(name: str, source: str) -> bool:
-    """True if the task of this name and source is defined."""
-    try:
-        configured(name, source)
-    except UserError:
-        return False
-    return True
-
-
-def _rest(named: Any, lost: Collection[str]) -> Any:
-    """A tuple of names or of methods, or a mapping by name, without the names in `lost`. None stays None."""
-    if named is None:
-        return None
-    if isinstance(named, dict):
-        return {name: value for name, value in named.items() if name not in lost}
-    return tuple(entry for entry in named if (entry if isinstance(entry, str) else entry.name) not in lost)
-
-
-def _without(part: Part | None, tasks: Collection[str], methods: Collection[str]) -> Part | None:
-    """A section of the config, such as `prune` or a model's, without these unknown tasks and methods.
-
-    None if it names only unknown tasks or only unknown methods, so that nothing is left to do, and if it is None. A
-    section that names none, and so means all, stays.
-    """
-    if part is None:
-        return None
-    fields = dict(part)
-    changes: dict[str, Any] = {}
-    for key, lost in (("tasks", tasks), ("dtypes", tasks), ("methods", methods)):
-        if fields.get(key):
-            changes[key] = _rest(fields[key], lost)
-            if not changes[key] and key != "dtypes":
-                return None
-    if "knockout" in fields:
-        changes["knockout"] = _without(fields["knockout"], tasks, methods)
-    return part.model_copy(update=changes)
 
 
 @dataclass(frozen=True)
@@ -114,15 +36,12 @@ class Difference:
         return f"{self.key}: {_short(self.then)} -> {_short(self.now)}"
 
 
-def load(
-    source: str | None, root: str | None, overrides: Sequence[str], read_only: bool = False
-) -> tuple[RunConfig, Store]:
+def load(source: str | None, root: str | None, overrides: Sequence[str]) -> tuple[RunConfig, Store]:
     """The configuration `source` (name or path), else that which `root` keeps, else the default; and its root's store.
 
-    The default is that of a root that holds nothing yet. Raises Damaged if the root
-    holds results but keeps no configuration: another one would list other artifacts, or compute them.
-    `read_only`: the command only reads. Then methods, tasks and families of a kept configuration that no installed
-    package defines are left out, and listed in its `lacking`. Raises UserError if configuration or root cannot be used.
+    The default is that of a root that holds nothing yet. Raises Damaged if the root holds results but keeps no
+    configuration: another one would list other artifacts, or compute them. Raises UserError if configuration or root
+    cannot be used.
     """
     if source is not None or root is None:
         config = RunConfig.load(source or default_config(overrides), root, overrides)
@@ -134,7 +53,7 @@ def load(
     from closelook.jobs.store import Damaged, Store
 
     store = Store(root)
-    before = as_known(store) if read_only and not overrides else kept(store, overrides)
+    before = kept(store, overrides)
     if before is None and store.exists("manifest"):
         raise Damaged(
             f"{store.root} holds results, but its {FILE} is gone: try again, or add --config with the configuration "
@@ -172,30 +91,6 @@ def kept(store: Store, overrides: Sequence[str] = ()) -> RunConfig | None:
         raise ConfigError(f"the configuration kept in {store.root} cannot be used: {reason}") from None
 
 
-def as_known(store: Store) -> RunConfig | None:
-    """The configuration that the root keeps, without methods, tasks and families that no installed package defines.
-
-    These are named in its `lacking`. None if the root keeps none. Raises ConfigError if it cannot be understood for any
-    other reason.
-    """
-    try:
-        return kept(store)
-    except ConfigError as error:
-        try:
-            config = RunConfig.model_validate(read(_keys(store) or {}, store.root, ()))
-        except (ConfigError, ValidationError):  # another version wrote it, or it is no configuration
-            raise error from None
-        known, lacking = without_unknown(config)
-        if not lacking:
-            raise
-        try:
-            return RunConfig.model_validate(known.model_dump()).without(lacking)
-        except ValidationError:
-            raise ConfigError(
-                f"without its packages nothing in {store.root} can be read; {left_out_line(lacking)}"
-            ) from None
-
-
 def models_kept(store: Store) -> dict[str, ModelConfig]:
     """The settings of the models in the configuration that the root keeps, by name, even if their family is unknown.
 
@@ -215,11 +110,8 @@ def keeping(config: RunConfig, store: Store) -> Iterator[list[Difference]]:
     """Store this configuration in the root, and yield its differences from the one that the root kept before.
 
     If the block raises UserError, which means that the configuration cannot be run, the former one is restored; but not
-    if another try may help (exit code 1). A configuration that is `lacking` something is not stored.
+    if another try may help (exit code 1).
     """
-    if config.lacking:
-        yield []
-        return
     text, settings = _text(store), _settings(config)
     before = None
     with suppress(ConfigError):  # another version wrote it: then no differences are reported

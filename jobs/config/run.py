@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,6 @@ from closelook.jobs.tasks import tasks as tasks_by_name
 
 class RunConfig(Settings):
     """All settings of a run, with the constructor `load`."""
-
-    def without(self, lacking: Iterable[str]) -> RunConfig:
-        """A copy whose `lacking` names these methods, tasks and families."""
-        copy = self.model_copy()
-        copy._lacking = tuple(lacking)
-        return copy
 
     def completed_by_files(self) -> RunConfig:
         """A copy in which the columns of users' own files decide the settings of tasks that the config leaves out."""

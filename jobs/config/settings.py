@@ -122,7 +122,6 @@ class Settings(Frozen):
     """An artifact is complete if at most this share of its rows, or at most three rows, failed."""
     byte_budget: AtLeast1 | None = None
     """bytes of working memory for ALTI; null: what the device has free"""
-    _lacking: Names = ()
 
     @property
     def resampling(self) -> Resampling:
@@ -130,14 +129,6 @@ class Settings(Frozen):
         from closelook.evaluation.scoring.intervals import Resampling
 
         return Resampling(self.report.resamples, self.seed)
-
-    @property
-    def lacking(self) -> Names:
-        """Phrases that name the methods, tasks and families of the configuration that no installed package defines.
-
-        Settings of such methods and tasks were removed; models of such families stay. Empty unless `without` made it.
-        """
-        return self._lacking
 
     @model_validator(mode="before")
     @classmethod

@@ -25,7 +25,7 @@ from closelook.jobs.commands.roots.runs import summaries
 from closelook.jobs.config import ModelConfig, RunConfig
 from closelook.jobs.config.file import describe
 from closelook.jobs.plan.models import ResolvedModel, resolve
-from closelook.jobs.results import Run, open_run
+from closelook.jobs.results import Run, load
 from closelook.jobs.store import Store
 from closelook.jobs.tested import Tested
 from closelook.jobs.versions import extra_of
@@ -155,7 +155,7 @@ def compare(
         keys |= {"methods": list(chosen or usual), "report": {"resamples": resamples}}
         keys["perturb"] = {"measures": ["areas"]} if faithfulness else None
         failures = _computed(keys, store, progress)
-        compared = Comparison(open_run(store.root), failures)
+        compared = Comparison(load(store.root), failures)
         if not compared.run.tests:
             why = failures[0] if failures else "no method has scores or curves: give evidence, or leave faithfulness on"
             raise UserError(f"nothing can be compared: {why}")

@@ -32,7 +32,7 @@ from closelook.lrp_core.methods.record import Method
 from closelook.lrp_core.records.capabilities import POSITIONS, Capability
 from closelook.lrp_core.records.explained import versions
 from closelook.lrp_core.records.kinds import MASK
-from closelook.lrp_core.records.types import Request, UnsupportedModel, UserError
+from closelook.lrp_core.records.types import Request, UserError
 
 VERSION = 3  # raised when the stored content of cells changes: cells of older versions are stale
 _SCHEMAS = {"curves": CURVES, "trials": TRIALS, **{kept.name: kept.schema for kept in KEPT.values()}}
@@ -96,14 +96,6 @@ def make_plan(config: RunConfig, store: Store, trust_known: bool = False, ledger
             tokenizer = reading.key
         except ModelUnavailable as error:
             failures[model.name] = str(error)
-            continue
-        except UnsupportedModel as error:
-            if not config.lacking:
-                raise
-            # its family is in `lacking`
-            lost = any(line.endswith(f" of model {model.name!r}") for line in config.lacking)
-            why = " is of a family that no installed package brings" if lost else f": {error}"
-            failures[model.name] = f"model {model.name}{why}"
             continue
         defined: list[Defined] = []
         for entry in config.methods_of(model):

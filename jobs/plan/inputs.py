@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, TypeVar
@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from closelook.evaluation.schema import ANSWER_VIEW, VIEW, SchemaMismatch, titled
 from closelook.evaluation.scoring.faithfulness.resampling import Proposal
+from closelook.jobs.plan.gather import digest_of, gather
 from closelook.jobs.plan.known import Known
-from closelook.jobs.plan.spool import digest_of, file_of, gather, spooled
 from closelook.jobs.store import Ledger, Store, StoreError, is_complete, views_of
 
 T = TypeVar("T")
@@ -42,9 +42,8 @@ PIXELS = "pixels"  # a column that only workers read; hashes do without: ids tel
 class Samples:
     """The samples of a task as they were read."""
 
-    table: pa.Table  # very many samples lie in a file that is mapped into memory
+    table: pa.Table
     files: tuple[tuple[str, int], ...] = ()  # for images: (path, rows) of each file of the views, which has the pixels
-    digests: Mapping[str, str] = field(default_factory=dict)  # known hashes, by their names in `_DIGESTS`
 
 
 @dataclass(frozen=True)
@@ -62,14 +61,14 @@ class Inputs:
     is_entered: bool = False  # a manifest lists the files with their bytes: facts hold as long as it stands
 
     @classmethod
-    def of(cls, tokenizer: str, task: str, table: pa.Table, digests: Mapping[str, str] | None = None) -> Inputs:
-        """The inputs with the samples of `table`; `digests` are hashes of it that are known."""
-        samples = Samples(table, (), digests or {})
+    def of(cls, tokenizer: str, task: str, table: pa.Table, files: tuple[tuple[str, int], ...] = ()) -> Inputs:
+        """The inputs with the samples of `table`, which came from `files` (see `Samples`)."""
+        samples = Samples(table, files)
         return cls(tokenizer, task, lambda: samples)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle for other processes of this machine, which map the samples from a file of the driver."""
-        return _inputs_in, (self.tokenizer, self.task, file_of(self.table), self.samples.files)
+        """Pickle the samples for other processes, without what only the driver asks."""
+        return Inputs.of, (self.tokenizer, self.task, self.table, self.samples.files)
 
     @cached_property
     def samples(self) -> Samples:
@@ -80,7 +79,7 @@ class Inputs:
         samples = self.read()
         for name in _digested(samples.table):
             known = self.facts.get(name)
-            if known is not None and known != _digest_in(samples, name):
+            if known is not None and known != _digest_in(samples.table, name):
                 raise StoreError(
                     f"{self.folder} holds other samples than `closelook prepare` wrote ({name} differ): remove the "
                     "folder and run `closelook prepare` with the same --root"
@@ -116,7 +115,7 @@ class Inputs:
 
     def digest_of(self, name: str) -> str:
         """The hash `name`: of "inputs", "masks", "gold" labels and scores, or "answers" with their units."""
-        return self.fact(name, lambda: _digest_in(self.samples, name))
+        return self.fact(name, lambda: _digest_in(self.table, name))
 
     @property
     def rows(self) -> int:
@@ -231,12 +230,6 @@ class Inputs:
         return {}
 
 
-def _inputs_in(tokenizer: str, task: str, path: str, files: tuple[tuple[str, int], ...]) -> Inputs:
-    """The inputs whose samples lie in the file `path` of the driver, which is mapped into memory."""
-    samples = Samples(pa.ipc.open_file(pa.memory_map(path)).read_all(), files)
-    return Inputs(tokenizer, task, lambda: samples)
-
-
 def task_of(unit: Mapping[str, Any]) -> Any:
     """The task in a row that `Inputs.unit` or `unit_without_views` made. Unpickling is safe: the driver pickled it."""
     return pickle.loads(unit["task"])
@@ -254,10 +247,9 @@ def _only(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks else pa.array([], column.type)
 
 
-def _digest_in(samples: Samples, name: str) -> str:
-    """The hash `name` of samples, known or computed."""
-    known = samples.digests.get(name)
-    return digest_of(samples.table.select(_digested(samples.table)[name])) if known is None else known
+def _digest_in(table: pa.Table, name: str) -> str:
+    """The hash `name` of samples."""
+    return digest_of(table.select(_digested(table)[name]))
 
 
 def _digested(table: pa.Table) -> Mapping[str, Sequence[str]]:
@@ -300,21 +292,15 @@ def _inputs(ledger: Ledger, tokenizer: str, task: str, paths: tuple[str, ...], r
 
 
 def _read_samples(ledger: Ledger, tokenizer: str, task: str, paths: tuple[str, ...]) -> Samples:
-    """The samples in the files `paths`; very many go into a temporary file, with their hashes."""
-    counts: list[int] = []
-
-    def counted(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        for table in tables:
-            counts.append(table.num_rows)
-            yield table
-
+    """The samples in the files `paths`."""
     views, store = views_of(tokenizer, task), ledger.store
     of_answers = store.has_column(paths[0], "answer_ids")
-    schema, hashed = (ANSWER_VIEW, _ANSWER_DIGESTS) if of_answers else (VIEW, _DIGESTS)
+    schema = ANSWER_VIEW if of_answers else VIEW
     columns = [*(_OF_UNITS if of_answers else UNIT_COLUMNS), "length"]
-    table, digests = spooled(counted(ledger.read_whole(views, paths, schema, columns)), hashed)
+    tables = list(ledger.read_whole(views, paths, schema, columns))
+    counts = [table.num_rows for table in tables]
     files = tuple(zip(paths, counts, strict=True)) if store.has_values(paths[0], PIXELS) else ()
-    return Samples(table, files, digests)
+    return Samples(pa.concat_tables(tables), files)
 
 
 def samples_of(

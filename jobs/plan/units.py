@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from closelook.jobs.config import ModelConfig, RunConfig, configured
+from closelook.jobs.plan.gather import gather
 from closelook.jobs.plan.inputs import Inputs
 from closelook.jobs.plan.node import Node, Part
-from closelook.jobs.plan.spool import gather
 from closelook.jobs.store import Written
 from closelook.lrp_core.methods.record import Method
 

@@ -21,10 +21,10 @@ from closelook.evaluation.scoring.faithfulness.flips import AREAS, Flips
 from closelook.evaluation.scoring.faithfulness.resampling import SINGLE_TOKEN
 from closelook.jobs.plan import choices
 from closelook.jobs.plan.cells import schema_of
+from closelook.jobs.plan.gather import gather
 from closelook.jobs.plan.inputs import Inputs
 from closelook.jobs.plan.node import Cell, ModelPlan, Part, Run
 from closelook.jobs.plan.proposals import Texts, keyed, with_tokens
-from closelook.jobs.plan.spool import gather
 from closelook.jobs.plan.units import FORWARD_FACTOR, cut_by_tokens
 from closelook.jobs.products.record import Made, Opened, Product, Row, Unit
 from closelook.jobs.products.relevance import method_entries

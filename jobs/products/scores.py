@@ -23,7 +23,7 @@ from closelook.jobs.plan.node import Cell, ModelPlan, Node, Part, Run
 from closelook.jobs.products.record import Made, NodeFailed, Opened, Product, Row, Unit, each_method
 from closelook.jobs.products.relevance import FINER
 from closelook.jobs.runner.closing import Reports
-from closelook.jobs.store import Artifact, Ledger, Store, StoreError
+from closelook.jobs.store import Artifact, Store, StoreError
 
 Metrics = list[list[str | int]]  # of `scored_by`
 ROWS_AT_ONCE = 1 << 18  # scores that are sorted and written together
@@ -58,23 +58,13 @@ class LayerScoresNode(ScoresNode):
 
 
 def nodes(run: Run) -> Iterator[Node]:
-    """The scores of every planned cell of relevance of tokens.
-
-    Stored scores that also have metrics of a package that is not installed now are kept: they count as the wanted ones.
-    """
+    """The scores of every planned cell of relevance of tokens."""
     known: dict[str, Metrics] = {}  # by task
     for model, cell, evidence in _held_against(run, "relevance"):
         task = cell.artifact.task
         if task not in known:
             known[task] = scored_by(run.config.task(task))
-        metrics = known[task]
-        scores = _scores(model, cell, evidence, metrics)
-        with_more = _with_lacking(metrics, run.ledger.latest(scores.artifact) or {})
-        if with_more is not None:
-            more = _scores(model, cell, evidence, with_more)
-            if run.ledger.is_done(more.artifact):
-                scores = more
-        yield scores
+        yield _scores(model, cell, evidence, known[task])
 
 
 def _scores(model: ModelPlan, cell: Cell, evidence: str, metrics: Metrics) -> ScoresNode:
@@ -100,28 +90,6 @@ def _fields_of(
         "views": inputs.paths,
         "label_ids": model.resolved.label_ids(inputs.labels),
     }
-
-
-def _with_lacking(metrics: Metrics, record: Mapping[str, Any]) -> Metrics | None:
-    """The metrics of stored scores (`record`), if they are `metrics` and others that no installed package brings.
-
-    Otherwise None.
-    """
-    entered = _metrics_in(record)
-    known = [entry for entry in entered if not entry[0] or entry[0] in METRICS]
-    return entered if known == metrics and len(entered) > len(metrics) else None
-
-
-def _metrics_in(record: Mapping[str, Any]) -> Metrics:
-    """The metrics in a manifest of scores; none for manifests of an earlier version, which had their number instead."""
-    metrics = record.get("metrics")
-    return metrics if isinstance(metrics, list) else []
-
-
-def metrics_lacking(ledger: Ledger) -> list[str]:
-    """The metrics in the store's scores that no installed package brings, as lines for a message."""
-    entered = (entry[0] for _, record in ledger.records("scores") for entry in _metrics_in(record))
-    return [f"metric {name!r}" for name in dict.fromkeys(entered) if name and name not in METRICS]
 
 
 def nodes_by_layer(run: Run) -> Iterator[Node]:
@@ -242,7 +210,7 @@ def close(run: Run, node: ScoresNode, shards: Sequence[str], reports: Reports) -
     if path in reports.accounts:
         account, name = reports.accounts[path], node.cell.product
         record = {name: node.cell.name, "metrics": node.scored_by, **account.facts}
-        run.ledger.commit(node.artifact, record, config=run.settings, files=account.files, made_of=node.made_of)
+        run.ledger.commit(node.artifact, record, files=account.files, made_of=node.made_of)
     return None
 
 

@@ -59,12 +59,6 @@ def is_of_package(name: str) -> bool:
     return name in PRODUCTS and PRODUCTS.owner(name) != OURS
 
 
-def lacking_in(ledger: Ledger) -> list[str]:
-    """Phrases that name the metrics and products of the store that no installed package defines."""
-    products = sorted(ledger.products().difference(PRODUCTS))
-    return [*scores.metrics_lacking(ledger), *(f"product {name!r}" for name in products)]
-
-
 def stale(ledger: Ledger, artifacts: Iterable[Artifact]) -> list[tuple[Artifact, str]]:
     """The manifests that a planned artifact makes useless, as (planned artifact, name of the manifest).
 

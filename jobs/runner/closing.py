@@ -97,7 +97,7 @@ def close(
         concluded = dict(conclusion(run, node, list(accounts)))
         entries["rejects"] |= concluded.pop("rejects", {})
         entries |= concluded
-    ledger.commit(artifact, entries, config=run.settings, complete=complete, files=files, made_of=node.sources)
+    ledger.commit(artifact, entries, complete=complete, files=files, made_of=node.sources)
     if not failing:
         return None
     return (

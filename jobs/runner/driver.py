@@ -164,11 +164,10 @@ class ModelWork:
         whys: list[str | None] = []
         for account in self.accounts.values():
             self.run.ledger.saw(account.files)
-        with self.run.ledger.together():
-            for group in self.groups:
-                enter = group.product.close or close
-                reports = Reports({**group.adopted, **self.accounts}, self.splits)
-                whys += [enter(self.run, node, shards, reports) for node, shards in group.shards.items()]
+        for group in self.groups:
+            enter = group.product.close or close
+            reports = Reports({**group.adopted, **self.accounts}, self.splits)
+            whys += [enter(self.run, node, shards, reports) for node, shards in group.shards.items()]
         yield from filter(None, whys)
 
 

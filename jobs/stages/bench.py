@@ -89,4 +89,4 @@ def _complete(config: RunConfig, ledger: Ledger, measurement: Measurement, path:
     """Write the manifest of a measurement."""
     shard = path.removeprefix(f"{measurement.artifact.folder}/")
     record = {"shards": [shard], "samples": len(measurement.rows), "model": model_entry(measurement)}
-    ledger.commit(measurement.artifact, record, config=config.model_dump(mode="json"), files={path: file})
+    ledger.commit(measurement.artifact, record, files={path: file})

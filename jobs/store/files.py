@@ -123,6 +123,11 @@ class Files:
         return f"`closelook run --root {self.root}` computes it again"
 
     @property
+    def remedy_for_changed(self) -> str:
+        """The end of an error message about a file whose bytes changed, while its size is that in the manifest."""
+        return f"remove it, then {self.remedy}"
+
+    @property
     def remedy_for_samples(self) -> str:
         """The end of an error message about lost or damaged samples: the command that prepares them again."""
         return f"run `closelook prepare --root {self.root}`"

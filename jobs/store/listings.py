@@ -1,25 +1,15 @@
-"""The files that manifests list, those that exist, and those that are noted as damaged.
-
-Folders are listed, which is cheaper than asking by file. A listing does not show the damage of a file whose size is
-unchanged: a process that reads such a file leaves a note in the root. `closelook status` then names the file, and the
-next run makes it again. The note is removed with the file.
-"""
+"""The files that manifests list, and those that exist. Folders are listed, which is cheaper than asking by file."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import threading
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import Any
 
 from closelook.jobs.store.artifacts import Artifact
 from closelook.jobs.store.files import Files, Written
 
 Sizes = dict[str, int | None]  # bytes, or rows, of files by name or path
-_DAMAGED = "damaged"  # folder of notes about damaged files
 
 
 class Listings:
@@ -114,8 +104,14 @@ def sizes_in(artifact: Artifact, record: Mapping[str, Any]) -> Sizes:
     }
 
 
-def entries_of(artifact: Artifact, record: Mapping[str, Any], files: Mapping[str, Written]) -> dict[str, list[Sizes]]:
-    """The entries `bytes` and `file_rows` of a manifest: for each folder, the size and rows of its files by name.
+def hashes_in(artifact: Artifact, record: Mapping[str, Any]) -> dict[str, str]:
+    """The sha256 of every file that the manifest `record` lists and that existed when it was written, by path."""
+    folders = zip(_folders(artifact), record["hashes"], strict=True)
+    return {f"{folder}/{name}": sha256 for folder, hashes in folders for name, sha256 in hashes.items()}
+
+
+def entries_of(artifact: Artifact, record: Mapping[str, Any], files: Mapping[str, Written]) -> dict[str, Any]:
+    """The entries `bytes`, `file_rows` and `hashes` of a manifest: for each folder, those of its files by name.
 
     The first folder has an entry for every shard of the artifact (None if it is not in `files`), the others only for
     those in `files`. Files that are not Parquet have no rows.
@@ -123,55 +119,18 @@ def entries_of(artifact: Artifact, record: Mapping[str, Any], files: Mapping[str
     names, rejects = shards_in(artifact, record), artifact.rejects
     sizes: list[Sizes] = []
     rows: list[Sizes] = []
+    hashes: list[dict[str, str]] = []
     for at, folder in enumerate(_folders(artifact)):
         of_folder = [rejects.rpartition("/")[2]] if rejects and at == len(artifact.folders) else names
         present = {name: files[f"{folder}/{name}"] for name in of_folder if f"{folder}/{name}" in files}
         listed = of_folder if at == 0 else present
         sizes.append({name: present[name].size if name in present else None for name in listed})
         rows.append({name: file.rows for name, file in present.items() if file.rows is not None})
-    return {"bytes": sizes, "file_rows": rows}
-
-
-def by_folder(hashes: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Hashes by path as hashes by folder and name, the form in which files of hashes are stored."""
-    folders: dict[str, dict[str, str]] = defaultdict(dict)
-    for path, sha256 in hashes.items():
-        folder, _, name = path.rpartition("/")
-        folders[folder][name] = sha256
-    return folders
-
-
-def by_path(folders: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Hashes by folder and name as hashes by path: the inverse of `by_folder`."""
-    return {f"{folder}/{name}": sha256 for folder, names in folders.items() for name, sha256 in names.items()}
+        hashes.append({name: file.sha256 for name, file in present.items()})
+    return {"bytes": sizes, "file_rows": rows, "hashes": hashes}
 
 
 def _folders(artifact: Artifact) -> list[str]:
     """The artifact's folders, then the folder of its rejects, if any."""
     rejects = artifact.rejects
     return [*artifact.folders, rejects.rpartition("/")[0]] if rejects is not None else list(artifact.folders)
-
-
-def note_damage(files: Files, path: str, fault: str) -> None:
-    """Note that the file at `path` is damaged; `fault` follows the path in messages, as "cannot be read".
-
-    Does nothing if the root cannot be written to.
-    """
-    text = json.dumps({"path": path, "fault": fault})
-    with suppress(OSError, RuntimeError):  # the root is full or read-only, or another run has taken it over
-        files.write_bytes(note_of(path), text.encode())
-
-
-def noted_damage(files: Files) -> dict[str, str]:
-    """The faults that were noted, by the path of the damaged file."""
-    faults = {}
-    for content in files.read_all(files.files(_DAMAGED, ".json")):
-        with suppress(ValueError, KeyError):  # the note itself is damaged
-            record = json.loads(content or b"")
-            faults[record["path"]] = record["fault"]
-    return faults
-
-
-def note_of(path: str) -> str:
-    """The path of the note about the damaged file at `path`."""
-    return f"{_DAMAGED}/{hashlib.sha256(path.encode()).hexdigest()[:16]}.json"

@@ -1,20 +1,10 @@
-"""Reads and writes manifests, and the records that they share.
-
-Records that many manifests share (configurations, hashes of files) are stored once, under a hash of their content. Such
-a record counts as absent if its content no longer has the hash in its name.
-"""
+"""Reads manifests, and keeps those that did not change."""
 
 from __future__ import annotations
-
-import hashlib
-import json
-from typing import Any
 
 from closelook.jobs.store.files import Files
 
 FOLDER = "manifest"
-CONFIGS, HASHES = "configs", "hashes"  # folders of shared records
-_DIGITS = 16  # of the hash in the name of a shared record
 #: A version of a file: its path, with its time of change in ns and its size.
 Version = tuple[str, tuple[int, int]]
 
@@ -52,29 +42,3 @@ class Manifests:
 def manifest(name: str) -> str:
     """The path of the manifest of this name."""
     return f"{FOLDER}/{name}.json"
-
-
-def put_shared(files: Files, folder: str, record: Any) -> str:
-    """Store a shared record. Returns the name under which `shared` finds it."""
-    text = json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False).encode()
-    name = _name_of(text)
-    files.write_bytes(shared_path(folder, name), text)
-    return name
-
-
-def shared(files: Files, folder: str, name: str | None) -> Any:
-    """The shared record of this name; None if it is missing or its content was changed."""
-    if name is None:
-        return None
-    (text,) = files.read_all([shared_path(folder, name)])
-    return None if text is None or _name_of(text) != name else json.loads(text)
-
-
-def shared_path(folder: str, name: str) -> str:
-    """The path of the shared record of this name."""
-    return f"{folder}/{name}.json"
-
-
-def _name_of(text: bytes) -> str:
-    """The name of a shared record with this content: the first digits of its sha256."""
-    return hashlib.sha256(text).hexdigest()[:_DIGITS]

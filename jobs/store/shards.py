@@ -27,7 +27,6 @@ from closelook.jobs.store.files import (
     write_format,
     written,
 )
-from closelook.jobs.store.listings import note_damage
 from closelook.jobs.store.manifests import Manifests, manifest
 from closelook.jobs.store.retry import StillUnavailable, one_line, retried
 from closelook.jobs.store.spent import COMMIT, READ, spending
@@ -215,8 +214,8 @@ class Store(Files):
     def _read_again(self, path: str, schema: pa.Schema, columns: Columns) -> RowsAndRejects:
         """The rows and rejects of a shard whose first reading failed, from a second reading of the whole file.
 
-        The first may have failed in transfer, or because the file was replaced meanwhile. If the second fails too, it
-        notes in the root that the file is damaged, and raises Damaged.
+        The first may have failed in transfer, or because the file was replaced meanwhile. Raises Damaged if the second
+        fails, too.
         """
         data = self.read_bytes(path)
         try:
@@ -225,8 +224,7 @@ class Store(Files):
             raise
         except NOT_PARQUET as error:
             reason = one_line(error)
-            note_damage(self, path, f"cannot be read, {reason}")
-            raise Damaged(f"{self.url(path)} cannot be read, {reason}: {self.remedy}") from error
+            raise Damaged(f"{self.url(path)} cannot be read, {reason}: {self.remedy_for_changed}") from error
 
     @spending(READ)
     def read_committed(self, path: str, schema: pa.Schema) -> Shard | None:

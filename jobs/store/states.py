@@ -14,13 +14,12 @@ from pydantic_core import from_json
 
 from closelook.jobs.store.artifacts import Artifact, is_complete, key_in, short
 from closelook.jobs.store.files import Damaged, Written
-from closelook.jobs.store.listings import Listings, by_path, noted_damage, paths_in, sizes_in
-from closelook.jobs.store.manifests import CONFIGS, HASHES, manifest, shared
+from closelook.jobs.store.listings import Listings, paths_in, sizes_in
+from closelook.jobs.store.manifests import manifest
 from closelook.jobs.store.shards import Columns, Store
 
 #: `damaged`: complete by its manifest, but a file that the manifest lists is gone or changed.
 State = Literal["done", "partial", "damaged", "missing"]
-NO_HASHES = ""  # the name of the side file of a manifest that lists no files
 
 
 class States:
@@ -38,7 +37,6 @@ class States:
         self._unreadable: dict[str, str] = {}  # by name, why a manifest cannot be read
         self._listing = threading.Lock()  # held while manifests are listed
         self._listings = Listings(store)
-        self._noted: dict[str, str] | None = None  # faults of files noted as damaged, by path; None: not read yet
         self._states: dict[Artifact, State] = {}  # states found since the last commit, removal or new listing
 
     def named(self, name: str) -> dict[str, Any] | None:
@@ -158,51 +156,20 @@ class States:
     def damage(self, artifact: Artifact) -> dict[str, str]:
         """The faults of the files that the artifact's manifest lists, by path; {} if all are as they were written.
 
-        A file may be gone, have another size, or be noted as damaged. The first call lists all files of the product.
+        A file may be gone or have another size. The first call lists all files of the product.
         """
         return self._faults(artifact, self.record(artifact) or {})
 
     def _faults(self, artifact: Artifact, record: Mapping[str, Any]) -> dict[str, str]:
         """The faults of the files that this manifest of the artifact lists, by path."""
         faults: dict[str, str] = {}
-        noted = self._notes()
         for path, size in sizes_in(artifact, record).items():
             current_size = self._listings.size(path)
             if current_size is None:
                 faults[path] = "is gone"
             elif size not in (None, current_size):
                 faults[path] = f"has {current_size} bytes, but was written with {size}"
-            elif path in noted:
-                faults[path] = noted[path]
         return faults
-
-    def _notes(self) -> dict[str, str]:
-        """The faults of files that are noted as damaged, by path; read once."""
-        if self._noted is None:
-            self._noted = noted_damage(self.store)
-        return self._noted
-
-    def hashes(self, record: Mapping[str, Any]) -> dict[str, str] | None:
-        """The sha256 by path from the file of hashes that the manifest `record` names; None if that is lost.
-
-        It may hold hashes of other artifacts' files too.
-        """
-        if record.get("hashes") == NO_HASHES:
-            return {}
-        stored = shared(self.store, HASHES, record.get("hashes"))
-        return None if stored is None else by_path(stored)
-
-    def config_of(self, record: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The configuration of the run that wrote the manifest `record`; None if it is lost.
-
-        The manifest holds its name, or, by older versions, the configuration itself.
-        """
-        config = record.get("config")
-        return shared(self.store, CONFIGS, config) if isinstance(config, str) else config
-
-    def is_verifiable(self, record: Mapping[str, Any]) -> bool:
-        """False if the manifest has no hashes of its files, because an older version wrote it."""
-        return "hashes" in record
 
     def described_damage(self, artifact: Artifact) -> str | None:
         """One line that names a damaged file of a complete artifact and the remedy; None if no file is damaged."""

@@ -144,7 +144,7 @@ MUTANTS = (
     Mutant(
         "rows_of_units_out_of_order",
         "Workers explain samples under the names of others.",
-        "jobs/plan/spool.py",
+        "jobs/plan/gather.py",
         "    back[order] = np.arange(len(order))\n",
         "    back[:] = order\n",
         "tests/jobs/plan/test_units.py::test_rows_are_gathered_from_chunks_in_their_order",
@@ -252,7 +252,7 @@ MUTANTS = (
         "successor_removed_with_its_predecessor",
         "Curves that have just been completed are deleted.",
         "jobs/store/ledger.py",
-        "before.difference(paths_in(artifact, commit.record))",
+        "before.difference(paths_in(artifact, current))",
         "before",
         "tests/jobs/store/test_ledger.py::test_what_is_entered_again_under_its_key_keeps_its_files",
     ),

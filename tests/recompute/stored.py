@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+import yaml
 
 from closelook.evaluation import schema
 
@@ -56,9 +57,8 @@ class Root:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The configuration that the report was made with."""
-        [record] = self.records("report")
-        return json.loads((self.path / "configs" / f"{record['config']}.json").read_text(encoding="utf-8"))
+        """The configuration that the root was last computed with."""
+        return yaml.safe_load((self.path / "config.yaml").read_text(encoding="utf-8"))
 
     def frame(self, product: str) -> pd.DataFrame:
         """All rows of a product of cells, with the names of the cell as columns."""

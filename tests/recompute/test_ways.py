@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from closelook.jobs.config import RunConfig
+from closelook.jobs.config.kept import keeping
 from closelook.jobs.stages.run import run
 from closelook.jobs.store import Store
 from tests.jobs.inline import without_ray
@@ -28,8 +29,9 @@ SETTINGS = [
 @pytest.fixture(scope="module")
 def root(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("ways")
-    with without_ray():
-        for summary in run(RunConfig.load("smoke", root=str(folder), overrides=SETTINGS), Store(str(folder))):
+    config, store = RunConfig.load("smoke", root=str(folder), overrides=SETTINGS), Store(str(folder))
+    with without_ray(), keeping(config, store):
+        for summary in run(config, store):
             assert not summary.failures, summary
     return folder
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from closelook.evaluation.benchmark import audit as figures
 from closelook.evaluation.benchmark.samples import Row, meta_of
@@ -20,48 +21,34 @@ from closelook.jobs.commands.terminal import as_json, say, write_file
 from closelook.jobs.config import RunConfig
 from closelook.jobs.stages.audit import audit_table, record_of, samples_in
 from closelook.jobs.store import Ledger, Store, artifact_in, is_complete
-from closelook.jobs.store.listings import note_damage, sizes_in
+from closelook.jobs.store.listings import hashes_in, sizes_in
 from closelook.lrp_core.records.types import UserError, nearest
 
 CHANGED = "has other bytes than were written"
-OLD, LOST = "an older version wrote them, without hashes", "the side file with their hashes is lost or changed"
 
 
-def verified(store: Store) -> Iterator[str]:
-    """Compare every file of every complete artifact of the root with its hash, and yield lines that count them.
+def verified(store: Store) -> tuple[str, list[str]]:
+    """Compare every file of every complete artifact of the root with its hash.
 
-    Files that are gone or have another size are not read. A file whose bytes changed is noted in the root as damaged,
-    so that the next run makes it again.
+    Returns a line that counts them, and a line for each file whose bytes changed. Files that are gone or have another
+    size are not read.
     """
     ledger, artifacts, files = Ledger(store), 0, 0
-    unverified: Counter[str] = Counter()  # artifacts by the reason why their files cannot be compared
-    hashes: dict[str, dict[str, str] | None] = {}  # by name of the side file, which artifacts share
+    changed: list[str] = []
     for name, record in ledger.records():
         artifact = artifact_in(record)
         if artifact is None or not is_complete(record):
             continue
-        if not ledger.is_verifiable(record):
-            unverified[OLD] += 1
-            continue
-        side_file = record["hashes"]
-        if side_file not in hashes:
-            hashes[side_file] = ledger.hashes(record)
-        known = hashes[side_file]
-        if known is None:
-            unverified[LOST] += 1
-            continue
-        faults = ledger.damage(artifact)
+        known, faults = hashes_in(artifact, record), ledger.damage(artifact)
         listed = [path for path in sizes_in(artifact, record) if path not in faults]
         hashed = store.at_once(partial(sha256_of, store), listed)
         wrong = [path for path, sha256 in zip(listed, hashed, strict=True) if known.get(path) != sha256]
-        if wrong and _was_entered_again(store, name, side_file):
+        if wrong and _was_entered_again(store, name, record):
             continue  # a run in progress replaced the artifact meanwhile: its new files have other hashes
-        for path in wrong:
-            note_damage(store, path, CHANGED)
+        changed += [f"{artifact}: {store.url(path)} {CHANGED}: {store.remedy_for_changed}" for path in wrong]
         artifacts += 1
         files += len(listed)
-    yield f"{files} files of {artifacts} artifacts were read and compared with their hashes"
-    yield from (f"{count} artifacts are unverified: {why}" for why, count in unverified.items())
+    return f"{files} files of {artifacts} artifacts were read and compared with their hashes", changed
 
 
 def sha256_of(store: Store, path: str) -> str | None:
@@ -74,10 +61,10 @@ def sha256_of(store: Store, path: str) -> str | None:
     return None
 
 
-def _was_entered_again(store: Store, name: str, hashes: str) -> bool:
-    """True if the manifest `name` has meanwhile been removed, or rewritten with another file of hashes."""
+def _was_entered_again(store: Store, name: str, before: Mapping[str, Any]) -> bool:
+    """True if the manifest `name` has meanwhile been removed, or rewritten with other hashes."""
     record = store.manifest(name)
-    return record is None or record.get("hashes") != hashes
+    return record is None or record.get("hashes") != before["hashes"]
 
 
 def audit(
@@ -102,10 +89,11 @@ def audit(
         raise UserError("--part chooses the samples to print: add --task NAME, and how many (--n NUMBER)")
     ledger = Ledger(store)
     tasks = list(config.tasks) if task is None else [task]
+    changed: list[str] = []
     if deep:  # before anything reads files that may be damaged
-        for line in verified(store):
+        counted, changed = verified(store)
+        for line in (counted, *changed):
             say(line)
-        ledger = Ledger(store)  # a new one reads the notes of damage that verification left
     if n is not None:
         for name in tasks:
             _print_samples(config, ledger, name, part, n)
@@ -120,7 +108,7 @@ def audit(
     lines = [*filter(None, map(ledger.described_damage, artifacts)), *ledger.unreadable().values()]
     for line in lines:
         say(line)
-    return not lines
+    return not (lines or changed)
 
 
 def export(config: RunConfig, store: Store, to: Path) -> list[Path]:

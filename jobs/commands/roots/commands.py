@@ -59,7 +59,7 @@ for _stage in STAGES.values():
 @command(RUNS)
 def stop(root: Annotated[str, typer.Argument(help="The root of the run.")]) -> None:
     """Stop a run once the units in progress are done. The command that began it continues it."""
-    _, store = RunOptions(root=root).load(is_made=True, read_only=True)
+    _, store = RunOptions(root=root).load(is_made=True)
 
     from closelook.jobs.commands.stopping import stop as ask
 
@@ -69,13 +69,12 @@ def stop(root: Annotated[str, typer.Argument(help="The root of the run.")]) -> N
 @command(RUNS)
 def status(run: RunOptions) -> None:
     """Count what is done, partial and missing, and rejected rows. Exit code 1 unless all is done."""
-    loaded, store = run.load(read_only=True)
+    loaded, store = run.load()
 
     from closelook.jobs.commands.roots.status import status as show
 
     if not show(loaded, store):
-        needed = "once packages define what is left out, " if loaded.lacking else ""
-        say(f"not all is done (exit code 1): {needed}`closelook run` with the same options computes what is missing")
+        say("not all is done (exit code 1): `closelook run` with the same options computes what is missing")
         raise typer.Exit(1)
 
 
@@ -110,7 +109,7 @@ Every = Annotated[bool, typer.Option("--every", help="Show all methods instead o
 @command(RUNS)
 def sources(run: RunOptions, top: Top = 3, every: Every = False, json: Json = None) -> None:
     """Show the sentences of answers with the most relevant sources of their prompts."""
-    loaded, store = run.load(is_made=True, read_only=True)
+    loaded, store = run.load(is_made=True)
 
     from closelook.jobs.commands.roots.sources import show
 

@@ -13,8 +13,8 @@ from closelook.evaluation.scoring.metrics import METRICS, lead
 from closelook.evaluation.scoring.statistics import stars
 from closelook.jobs.commands.roots.changes import Change, changes, keys_of
 from closelook.jobs.commands.terminal import as_csv, say, say_table, write_file
-from closelook.jobs.config.kept import differences, left_out_line
-from closelook.jobs.results import Run, open_run
+from closelook.jobs.config.kept import differences
+from closelook.jobs.results import Run, load
 from closelook.lrp_core.records.types import UserError, nearest
 
 
@@ -27,11 +27,10 @@ def show(first_root: str, second_root: str, metric: str | None, to: Path | None)
     metric = metric or lead()
     if metric not in METRICS:
         raise UserError(f"no metric {metric!r}{nearest(metric, METRICS)}")
-    first, second = open_run(first_root), open_run(second_root)
+    first, second = load(first_root), load(second_root)
     if first.store.root.removeprefix("file://") == second.store.root.removeprefix("file://"):
         raise UserError(f"{first_root} and {second_root} are the same run: give the roots of two runs")
-    lacking = [f"{run.store.root}: {left_out_line(run.lacking)}" for run in (first, second) if run.lacking]
-    for line in (*lacking, *_settings(first, second), *_only_in(first, second), *_only_in(second, first)):
+    for line in (*_settings(first, second), *_only_in(first, second), *_only_in(second, first)):
         say(line)
     changed = changes(first, second, metric)
     _print(changed, METRICS[metric].label)

@@ -35,7 +35,7 @@ from closelook.jobs.config.kept import models_kept
 from closelook.jobs.methods import METHODS
 from closelook.jobs.plan.known import Known
 from closelook.jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load_tokenizer, resolve
-from closelook.jobs.results import Run, open_run
+from closelook.jobs.results import Run, load
 from closelook.jobs.store import Artifact, Store
 from closelook.lrp_core.records.types import UserError
 
@@ -58,7 +58,7 @@ def write_relevance(store: Store, to: Path) -> None:
     output = Output(to)
     if to.exists():
         raise UserError(f"{to} exists already: name another file or remove it")
-    samples, left_out = export_relevance(open_run(store.root), output)
+    samples, left_out = export_relevance(load(store.root), output)
     for line in left_out:
         complain(line)
     say(f"{samples:,} samples, written to {output.path} (by word) and {output.tokens} (by token)")

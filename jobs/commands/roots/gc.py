@@ -12,22 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from closelook.jobs.commands.terminal import say
-from closelook.jobs.config import FINER_KEYS, RunConfig, configured
-from closelook.jobs.config.kept import differences, refuse_another
+from closelook.jobs.config import RunConfig, configured
+from closelook.jobs.config.kept import refuse_another
 from closelook.jobs.plan.cells import make_plan
 from closelook.jobs.plan.node import ModelPlan, Plan, Run
 from closelook.jobs.products.relevance import FINER, RELEVANCE
 from closelook.jobs.products.table import nodes, stale
-from closelook.jobs.store import Artifact, Ledger, Store, artifact_in, key_in, short
-from closelook.jobs.store.listings import note_of, noted_damage, sizes_in
+from closelook.jobs.store import Artifact, Ledger, Store, key_in, short
 from closelook.jobs.store.lock import run_lock
-from closelook.jobs.store.manifests import CONFIGS, HASHES, manifest, shared_path
+from closelook.jobs.store.manifests import manifest
 
 TEMPORARY_AGE_S = 3600.0  # a younger temporary file may belong to a live writer
-MOST_DIFFERENCES = 4  # differing settings that a reason lists
-#: Settings of the run, and of a model, that change the numbers of cells.
-_NUMBERS = ("seed", "tasks", "models", "explanations", "embeddings", *FINER_KEYS)
-_OF_A_MODEL = ("id", "revision", "tokenizer", "attn")
 
 
 @dataclass(frozen=True)
@@ -73,7 +68,6 @@ def garbage(config: RunConfig, store: Store) -> list[Garbage]:
     leftovers: dict[str, Iterable[str]] = {
         "left by writers that were killed": temporaries,
         "manifests that cannot be read": ledger.unreadable(),
-        "side files and notes of manifests that are gone": _loose(ledger),
     }
     if not plan.undecided and all(ledger.is_done(planned.artifact) for planned in plan.cells()):
         notes = store.files("attempts", ".json", recursive=True)
@@ -87,21 +81,6 @@ def garbage(config: RunConfig, store: Store) -> list[Garbage]:
     return [group for group in groups if group.files]
 
 
-def _loose(ledger: Ledger) -> Iterator[str]:
-    """Paths of stored configurations, hashes and notes of damage that no manifest refers to any more."""
-    named: dict[str, set[str]] = {CONFIGS: set(), HASHES: set()}
-    listed: set[str] = set()
-    for _, record in ledger.records():
-        named[CONFIGS].add(str(record.get("config")))
-        named[HASHES] |= {str(record.get(name)) for name in ("hashes", "hashes_before")}
-        artifact = artifact_in(record)
-        listed |= set(sizes_in(artifact, record)) if artifact is not None else set()
-    for folder, names in named.items():
-        kept = {shared_path(folder, name) for name in names}
-        yield from (path for path in ledger.store.files(folder, ".json") if path not in kept)
-    yield from (note_of(path) for path in noted_damage(ledger.store) if path not in listed)
-
-
 def _outdated(config: RunConfig, ledger: Ledger, plan: Plan) -> Iterator[tuple[str, str]]:
     """(reason, path) of files in the places of planned artifacts that the plan does not need.
 
@@ -113,7 +92,7 @@ def _outdated(config: RunConfig, ledger: Ledger, plan: Plan) -> Iterator[tuple[s
         record, (product, _) = ledger.named(name) or {}, every[artifact]
         why = product.outdated
         if product in (RELEVANCE, *FINER.values()):
-            why = _difference(config, ledger, record, plan.by_name[artifact.model], artifact)
+            why = _difference(config, record, plan.by_name[artifact.model], artifact)
         reasons[artifact, short(key_in(record))] = why
         for path in (*ledger.belongings(artifact, record), manifest(name)):
             yield why, path
@@ -134,7 +113,7 @@ def _outdated(config: RunConfig, ledger: Ledger, plan: Plan) -> Iterator[tuple[s
                     yield f"parts of complete {product.title} that were cut into other batches", f"{folder}/{shard}"
 
 
-def _difference(config: RunConfig, ledger: Ledger, record: dict[str, Any], model: ModelPlan, artifact: Artifact) -> str:
+def _difference(config: RunConfig, record: dict[str, Any], model: ModelPlan, artifact: Artifact) -> str:
     """The reason why a cell is stale: how the manifest `record` differs from the planned cell that replaces it."""
     inputs = model.inputs[artifact.task]
     chosen = next(planned.chosen for planned in model.cells if planned.artifact == artifact)
@@ -147,21 +126,4 @@ def _difference(config: RunConfig, ledger: Ledger, record: dict[str, Any], model
         parts.append("other weights")
     if record.get("method") not in (None, json.loads(json.dumps(method.key()))):
         parts.append("another version or other options of the method")
-    settings = []
-    entered = ledger.config_of(record)
-    if entered:
-        every = differences(entered, config.model_dump(mode="json"))
-        settings = [setting for setting in every if _matters(setting.key, artifact)]
-    for setting in settings[:MOST_DIFFERENCES]:
-        parts.append(f"{setting.key} was {json.dumps(setting.then)}, is {json.dumps(setting.now)} here")
-    if len(settings) > MOST_DIFFERENCES:
-        parts.append(f"{len(settings) - MOST_DIFFERENCES} more settings")
-    return f"cells of another run: {'; '.join(parts) or 'other code'}"
-
-
-def _matters(key: str, cell: Artifact) -> bool:
-    """True if the setting with this dotted key may change the cell's numbers."""
-    first, *rest = key.split(".")
-    if first == "models":
-        return rest[0] == cell.model and rest[-1] in _OF_A_MODEL
-    return first in _NUMBERS and (not rest or rest[0] == cell.task)
+    return f"cells of another run: {'; '.join(parts) or 'other settings or code'}"

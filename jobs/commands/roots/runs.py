@@ -22,8 +22,7 @@ END = "end"  # stage of the last summary, which lists what is not complete after
 
 def run_stages(stages: tuple[str, ...], options: RunOptions, wait_s: float) -> None:
     """Run the stages under the root's lock and print a summary of each. Raises typer.Exit(1) if one is not complete."""
-    reads = stages == ("report",)
-    loaded, store = options.load(is_made=reads, read_only=reads)
+    loaded, store = options.load(is_made=stages == ("report",))
     complete, computed = True, 0
     for summary in summaries(loaded, store, stages, wait_s, say):
         if summary.stage != END:
@@ -45,21 +44,18 @@ def summaries(
 ) -> Iterator[StageSummary]:
     """Run the stages under the root's lock and yield the summary of each; the last (END) lists what is not complete.
 
-    `tell` gets messages about what the configuration lacks, and how it differs from the one that the root kept. Raises
+    `tell` gets messages about how the configuration differs from the one that the root kept. Raises
     as `jobs.stages.run.run` does, and typer.Exit if the run was stopped.
     """
     from closelook.jobs.cluster.pools import check_address
-    from closelook.jobs.config.kept import keeping, left_out_line
+    from closelook.jobs.config.kept import keeping
     from closelook.jobs.plan.cells import validate
     from closelook.jobs.stages.record import StageSummary
     from closelook.jobs.stages.run import not_complete, recorded, run
     from closelook.jobs.store import Ledger
     from closelook.jobs.store.lock import is_asked, run_lock
 
-    if loaded.lacking:
-        tell(left_out_line(loaded.lacking))
-    else:
-        validate(loaded)
+    validate(loaded)
     check_address(loaded)
     store.create()
     with (

@@ -12,13 +12,12 @@ from closelook.jobs.commands.roots.plan import by_reason
 from closelook.jobs.commands.roots.plan_costs import defined
 from closelook.jobs.commands.terminal import say, say_table
 from closelook.jobs.config import RunConfig
-from closelook.jobs.config.kept import left_out_line
 from closelook.jobs.plan.cells import make_plan, without_samples
 from closelook.jobs.plan.choices import undecided
 from closelook.jobs.plan.node import Choice, Plan, Run, state_of
-from closelook.jobs.products.table import PRODUCTS, lacking_in, nodes, stale
+from closelook.jobs.products.table import PRODUCTS, nodes, stale
 from closelook.jobs.products.trials import TRIALS
-from closelook.jobs.store import Artifact, Ledger, State, Store, is_complete
+from closelook.jobs.store import Artifact, Ledger, State, Store
 
 MOST_ROWS = 2000  # a longer table leaves out rows whose artifacts are all done
 _STATES: tuple[State, ...] = ("done", "partial", "missing", "damaged")
@@ -90,7 +89,7 @@ def status(config: RunConfig, store: Store) -> bool:
     for line in _remarks(config, plan, ledger, [item.artifact for item in artifacts]):
         say(line)
     done = all(total["done"] == total.total() for total in totals.values())
-    return done and not (config.lacking or plan.failures or plan.unprepared or plan.undecided)
+    return done and not (plan.failures or plan.unprepared or plan.undecided)
 
 
 def wanted_of(config: RunConfig, plan: Plan, ledger: Ledger) -> list[Wanted]:
@@ -151,9 +150,7 @@ def _waiting(config: RunConfig, choice: Choice) -> Iterator[tuple[str, int]]:
 
 
 def _remarks(config: RunConfig, plan: Plan, ledger: Ledger, artifacts: Sequence[Artifact]) -> Iterator[str]:
-    """Lines about what the run lacks or leaves out, and about artifacts that wait, are damaged, unverified or stale."""
-    if lacking := [*config.lacking, *lacking_in(ledger)]:
-        yield left_out_line(lacking)
+    """Lines about what the run leaves out, and about artifacts that wait, are damaged or stale."""
     yield from (f"left out: {line}" for line in config.left_out)
     for model, task in plan.unprepared:
         yield f"{model}: {task} is not prepared: run `closelook prepare` with the same --config and --root"
@@ -165,9 +162,6 @@ def _remarks(config: RunConfig, plan: Plan, ledger: Ledger, artifacts: Sequence[
     damaged = [artifact for artifact in artifacts if ledger.state(artifact) == "damaged"]
     yield from filter(None, map(ledger.described_damage, damaged))
     yield from ledger.unreadable().values()
-    unverified = sum(is_complete(record) and not ledger.is_verifiable(record) for _, record in ledger.records())
-    if unverified:
-        yield f"{unverified} artifacts are unverified: an older version wrote them, without hashes of their files"
     old = stale(ledger, artifacts)
     if old:
         yield f"{len(old)} stale records, which `closelook gc --yes` removes:"

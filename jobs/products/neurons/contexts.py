@@ -254,7 +254,7 @@ def _enter(run: Run, node: ContextsNode) -> None:
         "model": model_entry(node),
         "tokenizer": node.plan.tokenizer,
     }
-    run.ledger.commit(artifact, record, config=run.settings, files=files)
+    run.ledger.commit(artifact, record, files=files)
     for path in chain(*parts, [node.ties_path]):
         store.delete(path)
 

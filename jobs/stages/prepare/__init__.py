@@ -143,7 +143,6 @@ def _close(config: RunConfig, ledger: Ledger, work: TaskWork, tally: Tally) -> l
     survey, accepted, rows_in = work.survey, tally.rows["generic"], work.survey.drawn + work.survey.rejected
     if tally.out("generic") != rows_in:
         return [f"{work.task}: {rows_in} rows in, {tally.out('generic')} out"]
-    settings = config.model_dump(mode="json")
     if not work.has_generic:
         described = asdict(survey)
         record = _committed(work.artifact, work.parts, tally, "generic") | {
@@ -158,7 +157,7 @@ def _close(config: RunConfig, ledger: Ledger, work: TaskWork, tally: Tally) -> l
         }
         if work.required is not None:
             record["wanted"] = listed(work.required)
-        ledger.commit(work.artifact, record, config=settings, files=tally.files)
+        ledger.commit(work.artifact, record, files=tally.files)
     problems = []
     for view in work.views:
         name = view.reader.key
@@ -168,7 +167,7 @@ def _close(config: RunConfig, ledger: Ledger, work: TaskWork, tally: Tally) -> l
         record = _committed(view.artifact, work.parts, tally, name)
         record |= {"tokenizer": name, "kind": view.reader.kind.name, "cut": tally.cut[name]}
         record["benchmark"] = work.artifact.key
-        ledger.commit(view.artifact, record, config=settings, files=tally.files, made_of=(work.artifact,))
+        ledger.commit(view.artifact, record, files=tally.files, made_of=(work.artifact,))
     return problems
 
 

@@ -16,13 +16,12 @@ from closelook.evaluation.report.table import DONE, Table
 from closelook.evaluation.schema import SchemaMismatch
 from closelook.jobs.bench.storage import measured_by
 from closelook.jobs.config import RunConfig
-from closelook.jobs.config.kept import left_out_line
 from closelook.jobs.methods import METHODS
 from closelook.jobs.plan.cells import make_plan
 from closelook.jobs.plan.checkpoints import DEMO_MODELS
 from closelook.jobs.plan.choices import undecided
 from closelook.jobs.plan.node import Plan, Run
-from closelook.jobs.products.table import lacking_in, of_packages
+from closelook.jobs.products.table import of_packages
 from closelook.jobs.products.whole import REPORT_VERSION, report_of
 from closelook.jobs.stages.record import StageSummary
 from closelook.jobs.stages.report.answers import answer_entries
@@ -58,8 +57,6 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     if ledger.is_done(artifact) and store.exists(first_page):
         return StageSummary("report", 0, 1, (), (where,))
     results = results_of(run)
-    absent = [*config.lacking, *lacking_in(ledger)]
-    lacking = [f"{left_out_line(absent)}."] if absent else []
     samples = Explorer.of(explorer(run, results))
     added = [product.shown.report(run) for product in of_packages() if product.shown.report is not None]
     reported = Reported(run, results)
@@ -73,7 +70,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
         neurons=neuron_explorer(run, results, samples.ids),
         sources=SourcesExplorer.of(answer_entries(run, results.methods)),
         summary=_summary(run, results),
-        notes=(*lacking, *notes(run, results)),
+        notes=tuple(notes(run, results)),
         other_numbers=numbers,
         no_neurons=no_neurons(reported),
     )
@@ -86,7 +83,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
             store.delete(old)
     groups = [[board.model, board.task, board.groups] for board in boards(results, numbers)]
     record = {"version": REPORT_VERSION, "groups": groups, "shards": list(files)}
-    ledger.commit(artifact, record, config=run.settings, files=written)
+    ledger.commit(artifact, record, files=written)
     return StageSummary("report", 1, 0, (), (where,), (artifact,))
 
 

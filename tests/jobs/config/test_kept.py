@@ -4,8 +4,7 @@ import pytest
 import yaml
 
 from closelook.jobs.config import RunConfig
-from closelook.jobs.config.kept import FILE, Difference, as_known, differences, keeping, kept
-from closelook.jobs.config.settings import PARTS
+from closelook.jobs.config.kept import FILE, Difference, differences, keeping, kept
 from closelook.jobs.plan.cells import make_plan
 from closelook.jobs.store import Damaged, Store
 from closelook.lrp_core.records.types import UserError
@@ -180,27 +179,6 @@ def test_differences_are_told_by_name_and_as_a_whole_for_what_came_or_went():
         Difference("heads", None, {"sva": 3}),
     ]
     assert str(result[2]) == 'models.c: null -> {"name": "c", "id": "z"}'
-
-
-@pytest.mark.parametrize("key", PARTS)
-def test_tasks_and_methods_of_lost_packages_are_left_out_of_every_section(key, tmp_path):
-    store = Store(str(tmp_path / "root"))
-    store.create()
-    names = {"tasks": ["sva", "lost"], "methods": ["lrp", "theirs"]}
-    settings = {
-        "name": "lost",
-        "root": store.root,
-        "tasks": {"sva": {"source": "demo"}, "lost": {"source": "their_source"}},
-        "models": [{"name": "gpt2", "id": "demo/gpt2"}],
-        "methods": ["lrp", "theirs"],
-        "heads": {"sva": 3},
-        key: names,
-    }
-    store.write_bytes(FILE, yaml.safe_dump(settings).encode())
-    config = as_known(store)
-    part = getattr(config, key)
-    assert (part.tasks, part.methods) == (("sva",), ("lrp",))
-    assert config.lacking == ("method 'theirs'", "task 'lost' of source 'their_source'")
 
 
 def test_a_plan_by_the_kept_configuration_wants_the_same_cells(computed):

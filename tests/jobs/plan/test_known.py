@@ -52,7 +52,7 @@ def enter_views(store):
     views = replace(views_of(tokenizer, task), key="f" * 64)
     [path] = store.files(views.folder)
     record = {"task": task, "tokenizer": tokenizer, "rows": 12, "rejects": {}, "shards": [path.rpartition("/")[2]]}
-    Ledger(store).commit(views, record, config={})
+    Ledger(store).commit(views, record)
 
 
 def keys(config, store, trust_known):

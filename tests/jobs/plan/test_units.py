@@ -1,8 +1,6 @@
 """Units: every sample once, within budget, the same every time."""
 
 import hashlib
-import os
-import tempfile
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,9 +11,8 @@ from hypothesis import strategies as st
 
 from closelook.evaluation.schema import VIEW
 from closelook.evaluation.scoring.faithfulness.flips import Flips
-from closelook.jobs.plan import inputs
+from closelook.jobs.plan.gather import digest_of, gather
 from closelook.jobs.plan.inputs import Inputs, read_inputs, samples_of
-from closelook.jobs.plan.spool import digest_of, file_of, gather, spooled
 from closelook.jobs.plan.units import cut_by_tokens, cut_units
 from closelook.jobs.products import curves
 from closelook.jobs.store import Ledger, Store
@@ -148,46 +145,6 @@ def test_a_digest_is_of_the_rows_whichever_files_and_parts_they_come_in():
     parts = digest_of(table, 8)
     assert parts == digest_of(pa.concat_tables([table.slice(0, 7), table.slice(7)]), 8)
     assert parts != digest_of(table.slice(1))
-
-
-def test_many_samples_lie_in_a_file_and_are_what_few_in_memory_are():
-    table = pa.Table.from_pylist([{**row, "token_type_ids": None} for row in rows_of(30)], schema=VIEW)
-    columns = {"inputs": inputs.INPUT_COLUMNS, "masks": inputs.MASK_COLUMNS, "gold": inputs.GOLD_COLUMNS}
-    files = [table.slice(start, 7) for start in range(0, 30, 7)]
-    mapped, digests = spooled(iter(files), columns, part_rows=8)
-    whole, nothing = spooled(iter(files), columns)
-    assert not nothing, "few rows stay in memory"
-    assert mapped.equals(whole)
-    assert len(mapped.to_batches()) == 4
-    assert digests == {name: digest_of(table.select(selected), 8) for name, selected in columns.items()}
-    many, few = Inputs.of("t", "sva", mapped, digests), Inputs.of("t", "sva", whole)
-    assert many.digest == digests["inputs"]
-    units, same = (cut_units(samples, samples.subset(20, seed=0), 64, 8) for samples in (many, few))
-    assert [unit.name for unit in units] == [unit.name for unit in same]
-    assert [many.unit("{}", unit.rows) for unit in units] == [few.unit("{}", unit.rows) for unit in same]
-    assert many.with_foil(9) == few.with_foil(9)
-
-
-def test_files_of_samples_go_with_them_and_what_killed_processes_left_with_the_next(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    table = pa.Table.from_pylist(rows_of(30), schema=VIEW)
-    mapped, _ = spooled([table], {}, part_rows=8)
-    (many,) = tmp_path.iterdir()
-    assert mapped.equals(table)
-    abandoned = tmp_path / many.name.replace("samples-", "samples-0")
-    abandoned.touch()
-    for path in (many, abandoned):
-        os.utime(path, (0, 0))
-    few = table.slice(0, 3)
-    path = file_of(few)
-    assert file_of(few) == path
-    assert file_of(mapped) == str(many)
-    assert sorted(map(str, tmp_path.iterdir())) == sorted([path, str(many)]), "whose process is alive"
-    assert pa.ipc.open_file(path).read_all().equals(few)
-    del few
-    assert list(tmp_path.iterdir()) == [many]
-    del mapped
-    assert list(tmp_path.iterdir()) == []
 
 
 @given(rows=st.lists(st.integers(0, 29), max_size=40))

@@ -71,7 +71,7 @@ def write_relevance(config, store, lost=(), shards=2):
             ]
             table = pa.Table.from_pylist(rows, schema=RELEVANCE)
             store.write_shard(f"{planned.artifact.folder}/{name}", table, RELEVANCE)
-        Ledger(store).commit(planned.artifact, {"shards": names, "rejects": {}}, config={})
+        Ledger(store).commit(planned.artifact, {"shards": names, "rejects": {}})
 
 
 def cells_of(config, store):

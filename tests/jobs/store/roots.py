@@ -60,12 +60,6 @@ class Root:
     def manifests(self) -> list[Path]:
         return sorted((self.folder / "manifest").glob("*.json"))
 
-    def change_manifests(self, pattern: str, *lost: str) -> None:
-        """Take these entries out, as if older versions had written the manifests."""
-        for path in (self.folder / "manifest").glob(pattern):
-            record = json.loads(path.read_text())
-            path.write_text(json.dumps({name: value for name, value in record.items() if name not in lost}))
-
     def assert_made_again(self, before: dict[str, bytes], **computed: int) -> None:
         """A run computes so many artifacts of these stages and nothing else; all is as it was."""
         code, printed = self.command("run")

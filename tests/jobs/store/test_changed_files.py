@@ -53,13 +53,13 @@ def test_a_changed_view_shard_is_named_and_a_run_makes_it_again_and_nothing_else
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("fault", [delete, cut])
-def test_changed_samples_are_named_and_a_run_makes_them_again_and_nothing_else(root, fault):
+def test_changed_samples_are_named_and_a_run_makes_them_and_their_views_again(root, fault):
     before, lost = root.contents(), root.files(SAMPLES)[1]
     fault(lost)
     code, printed = root.command("audit")
     assert (code, str(lost) in printed) == (1, True)
     assert printed.endswith(f"run `closelook prepare --root {root.folder}`\n")
-    root.assert_made_again(before, prepare=1)
+    root.assert_made_again(before, prepare=2)
 
 
 @pytest.mark.parametrize(("pattern", "commands"), [(VIEWS, ("status", "run", "audit")), (SAMPLES, ("audit", "report"))])
@@ -73,28 +73,6 @@ def test_a_file_beside_those_that_the_manifest_lists_is_an_error_that_names_it(r
         assert f"{added} is not among the files" in printed
         assert printed.endswith("remove it\n")
     added.unlink()
-    root.assert_made_again(before)
-
-
-@pytest.mark.parametrize("fault", [delete, drop_rows])
-def test_views_of_an_older_version_are_counted_by_their_rows(root, fault):
-    root.change_manifests("views.*", "shards", "bytes")
-    before, lost = root.contents(), root.files(VIEWS)[1]
-    fault(lost)
-    code, printed = root.command("status")
-    assert code == 1
-    assert re.search(r"task=sva holds \d+ rows, but manifest/views\.\S+ says 30", printed)
-    assert printed.endswith(f"remove the folder and run `closelook prepare --root {root.folder}`\n")
-    shutil.rmtree(lost.parent)
-    root.assert_made_again(before, prepare=1)
-
-
-def test_a_root_of_an_older_version_without_bytes_stays_as_it_is(root):
-    before = root.contents()
-    root.change_manifests("*", "bytes")
-    root.change_manifests("views.*", "shards")
-    root.change_manifests("benchmark.*", "shards")
-    assert root.command("status")[0] == 0
     root.assert_made_again(before)
 
 
@@ -114,12 +92,12 @@ def test_status_counts_samples_views_and_the_report(root):
 
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize(
-    ("pattern", "stage", "fault"),
+    ("pattern", "stages", "fault"),
     [
-        ("relevance/*/*/*/method=gradient_x_input", "attribute", delete),
-        ("relevance/*/*/*/method=gradient_x_input", "attribute", cut),
-        ("relevance/*/*/*/method=random", "attribute", drop_rows),
-        ("heads/*/*/*/*", "attribute", cut),
+        ("relevance/*/*/*/method=gradient_x_input", "attribute evaluate perturb", delete),
+        ("relevance/*/*/*/method=gradient_x_input", "attribute evaluate perturb", cut),
+        ("relevance/*/*/*/method=random", "attribute evaluate perturb", drop_rows),
+        ("heads/*/*/*/*", "attribute prune", cut),
         ("curves/*/*/*/method=random", "perturb", delete),
         ("curves/*/*/*/method=random", "perturb", cut),
         ("pruning/*/*/*", "prune", delete),
@@ -127,7 +105,9 @@ def test_status_counts_samples_views_and_the_report(root):
         ("scores_samples", "evaluate", delete),
     ],
 )
-def test_a_changed_shard_is_named_and_a_run_makes_its_artifact_again_and_nothing_else(root, pattern, stage, fault):
+def test_a_changed_shard_is_named_and_a_run_makes_again_its_artifact_and_what_was_made_of_it(
+    root, pattern, stages, fault
+):
     before, lost = root.contents(), root.files(pattern)[0]
     fault(lost)
     code, printed = root.command("status")
@@ -135,15 +115,7 @@ def test_a_changed_shard_is_named_and_a_run_makes_its_artifact_again_and_nothing
     assert f"{lost} {'is gone' if fault is delete else 'has '}" in printed
     code, printed = root.command("audit")
     assert (code, str(lost) in printed) == (1, True)
-    root.assert_made_again(before, **{stage: 1})
-
-
-def test_a_shard_that_an_older_manifest_lists_without_bytes_must_be_there(root):
-    root.change_manifests("relevance.*", "bytes")
-    before, lost = root.contents(), root.files("relevance/*/*/*/method=random")[0]
-    delete(lost)
-    assert root.command("status")[0] == 1
-    root.assert_made_again(before, attribute=1)
+    root.assert_made_again(before, **dict.fromkeys(stages.split(), 1))
 
 
 @pytest.mark.thinned(3)

@@ -19,7 +19,6 @@ from tests.synthetic import CONFIG, write_store
 RELEVANCE = Artifact("relevance", "gpt2", "sva", "float32", "lrp", "a" * 64)
 CURVES = Artifact("pruning", "gpt2", "sva", "float32", "lrp", "a" * 64)
 SCORED = Artifact("scores", "gpt2", "sva", "float32", "lrp", "a" * 64)
-SETTINGS = {"name": "test"}
 
 
 def put(store, artifact, *units):
@@ -39,14 +38,13 @@ def test_an_artifact_is_done_when_it_is_entered_under_its_own_key(store, artifac
     put(store, artifact, "0")
     assert Ledger(store).state(artifact) == ("partial" if artifact.is_keyed() else "missing")
     ledger = Ledger(store)
-    ledger.commit(artifact, {"shards": [artifact.shard("0")]}, config=SETTINGS)
+    ledger.commit(artifact, {"shards": [artifact.shard("0")]})
     for who in (ledger, Ledger(store)):
         assert who.state(artifact) == "done"
         assert who.state(replace(artifact, key="b" * 64)) == "missing"
         assert who.files(artifact) == [f"{artifact.folder}/{artifact.shard('0')}"]
     record = store.manifest(artifact.name)
     assert record["key"] == artifact.key
-    assert Ledger(store).config_of(record) == SETTINGS
     assert {"state", "versions", "written"} <= record.keys()
 
 
@@ -55,7 +53,7 @@ def test_relevance_of_other_keys_stays_and_curves_replace_theirs(store):
         other = replace(artifact, key="b" * 64)
         for version in (other, artifact):
             put(store, version, "0", "1")
-            Ledger(store).commit(version, {"shards": [version.shard("0"), version.shard("1")]}, config=SETTINGS)
+            Ledger(store).commit(version, {"shards": [version.shard("0"), version.shard("1")]})
         assert len(store.files(artifact.folder)) == (2 if artifact.replaces else 4)
         assert Ledger(store).is_done(artifact)
         assert Ledger(store).is_done(other) is not artifact.replaces
@@ -65,10 +63,10 @@ def test_a_method_whose_name_begins_like_another_keeps_its_curves(store):
     longer = replace(CURVES, method="lrp-0")
     for artifact in (longer, CURVES):
         put(store, artifact, "0")
-        Ledger(store).commit(artifact, {"shards": [artifact.shard("0")]}, config=SETTINGS)
+        Ledger(store).commit(artifact, {"shards": [artifact.shard("0")]})
     moved = replace(CURVES, key="b" * 64)
     put(store, moved, "0")
-    Ledger(store).commit(moved, {"shards": [moved.shard("0")]}, config=SETTINGS)
+    Ledger(store).commit(moved, {"shards": [moved.shard("0")]})
     assert store.files(CURVES.folder) == sorted(
         f"{CURVES.folder}/{artifact.shard('0')}" for artifact in (moved, longer)
     )
@@ -80,7 +78,7 @@ def test_what_is_forgotten_is_gone_but_for_shards_of_its_own_key(store):
     put(store, SCORED)
     ledger = Ledger(store)
     for artifact in (CURVES, SCORED):
-        ledger.commit(artifact, {}, config=SETTINGS, complete=artifact is SCORED)
+        ledger.commit(artifact, {}, complete=artifact is SCORED)
         ledger.forget(artifact)
         assert ledger.record(artifact) is None
     left = [path for path in store.files("", "", recursive=True) if path.startswith("pruning/")]
@@ -93,7 +91,7 @@ def test_what_is_entered_again_under_its_key_keeps_its_files(artifact, store):
     before = store.files("", recursive=True)
     for complete in (False, True):
         shards = [artifact.shard(unit) for unit in ("0", "1")]
-        Ledger(store).commit(artifact, {"shards": shards}, config=SETTINGS, complete=complete)
+        Ledger(store).commit(artifact, {"shards": shards}, complete=complete)
     assert Ledger(store).is_done(artifact)
     assert store.files("", recursive=True) == before
 
@@ -127,7 +125,7 @@ def test_manifests_of_older_versions_are_read_and_what_they_lack_counts_as_stale
     ledger = Ledger(store)
     assert ledger.is_done(RELEVANCE)
     assert ledger.state(SCORED) == "missing"
-    ledger.commit(SCORED, {}, config=SETTINGS)
+    ledger.commit(SCORED, {})
     assert ledger.is_done(SCORED)
     assert store.exists(f"scores/{SCORED.shard()}")
 
@@ -136,7 +134,7 @@ def test_to_forget_an_artifact_without_a_key_in_its_names_lists_no_folder(store,
     """A stage forgets each artifact that it makes: on an object store, each listing is a request."""
     put(store, SCORED, "")
     ledger = Ledger(store)
-    ledger.commit(SCORED, {}, config=SETTINGS)
+    ledger.commit(SCORED, {})
     assert ledger.is_done(SCORED)
     monkeypatch.setattr(store, "stamps", lambda *arguments: pytest.fail("a folder was listed"))
     ledger.forget(SCORED)
