@@ -15,8 +15,7 @@ import torch
 from closelook.jobs.cluster.attempts import end_with_device
 from closelook.jobs.plan.node import Node, Part
 from closelook.jobs.products.record import Exited, NodeFailed, Opened, Product, Reject, Row
-from closelook.jobs.products.table import is_of_package
-from closelook.jobs.products.unaltered import ModelAltered, left_unaltered
+from closelook.jobs.products.unaltered import ModelAltered
 from closelook.jobs.secrets import without_secrets
 from closelook.jobs.store import Artifact
 from closelook.lrp_core.device.memory import is_device_lost, is_out_of_memory
@@ -178,12 +177,9 @@ class _Batches:
             return Reject(first, "model_error", describe(error))
 
     def _computed(self, rows: Sequence[Row]) -> Values:
-        """The batch's values. Raises ModelAltered if the product is of a package and changes the model."""
+        """The batch's values."""
         assert self.product.compute is not None
-        if self.opened.loaded is None or not is_of_package(self.product.name):
-            return self.product.compute(self.opened, self.parts, rows)
-        with left_unaltered(self.opened.view.model, f"product {self.product.name}"):
-            return self.product.compute(self.opened, self.parts, rows)
+        return self.product.compute(self.opened, self.parts, rows)
 
     def _compute_without_failing(self, rows: Sequence[Row]) -> None:
         """Some row of the batch raises an error: find it, then compute the others in a batch of the planned shape."""

@@ -94,6 +94,18 @@ def _finite(values: pa.Array) -> pa.Array:
     return pc.fill_null(pc.is_finite(values), True)
 
 
+def _leaving_the_model(product: Product) -> Product:
+    """The product of a package, whose `compute` raises ModelAltered if it changes the model."""
+    from closelook.jobs.products.unaltered import left_unaltered
+
+    def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Any:
+        assert product.compute is not None
+        with left_unaltered(opened.view.model, f"product {product.name}"):
+            return product.compute(opened, parts, rows)
+
+    return replace(product, compute=compute)
+
+
 @dataclass(frozen=True)
 class _Unit:
     """A unit that is committed: its product, the model it was computed on, and its samples."""
@@ -230,6 +242,8 @@ class Worker:
         from closelook.jobs.runner.rows import compute_parts
 
         parts = [part for part in task.parts if part.node.artifact not in self._failed]
+        if opened.loaded is not None and is_of_package(product.name):
+            product = _leaving_the_model(product)
         outcomes = compute_parts(product, opened, parts, rows, task.cuts)
         for part, outcome in outcomes.items():
             if isinstance(outcome, NodeFailed):
