@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import transformers
 
-from benchmarks.harness import GIB, Bench, Options
+from benchmarks.harness import GIB, Bench, Options, Runs
 from benchmarks.models import forward, geometry_of, random_sample
 from closelook.alti import METHODS, explain_many
 from closelook.jobs.bench.record import summary
@@ -50,7 +50,7 @@ def whole_model(bench: Bench) -> None:
         batch = random_sample(view, length)
         run: Callable[[], Any] = partial(explain_many, view, batch, REQUESTS, byte_budget=8 * GIB)
         facts = {"part": "whole model", "geometry": name, "dtype": dtype, "length": length}
-        runs = {"alti_logit": run, "forward": partial(forward, view, batch)}
+        runs: Runs = {"alti_logit": run, "forward": partial(forward, view, batch)}
         seconds, _ = bench.timed(runs, bench.chosen.repeats, **facts)
         with peak_memory(view.device) as peak:
             (plan,) = run()[REQUESTS[0]].plans

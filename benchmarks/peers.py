@@ -68,7 +68,7 @@ class Subject:
         asked = {"label": [self.labels[target] for target in self.targets]} if self.labels else {"target": self.targets}
         known = {"model": self.view.model, "tokenizer": self.tokenizer, "explanation": "target", "progress": False}
         start = time.process_time()
-        explained = closelook.explain(self.texts, method=method, **known, **asked)
+        explained: Any = closelook.explain(self.texts, method=method, **known, **asked)
         seconds = time.process_time() - start
         if explained.errors:
             raise RuntimeError(f"closelook explained not all texts: {explained.errors}")
@@ -128,8 +128,10 @@ def _subject(geometry: Geometry, labels: tuple[str, ...], bench: Bench, folder: 
     weights = {name: tensor.contiguous().clone() for name, tensor in view.model.state_dict().items()}
     save_file(weights, f"{folder}/{geometry.name}")
     texts = _texts(bench.chosen.texts)
-    words = [" dull", " fine", " boring", " here"]
-    known = range(len(labels)) if labels else tokenizer.convert_tokens_to_ids([tokenizer.tokenize(w)[0] for w in words])
+    known = list(range(len(labels)))
+    if not labels:
+        pieces = [tokenizer.tokenize(word)[0] for word in (" dull", " fine", " boring", " here")]
+        known = [tokenizer.vocab[piece] for piece in pieces]
     targets = [known[index % len(known)] for index in range(len(texts))]
     return Subject(geometry, labels, view, tokenizer, texts, targets)
 
@@ -164,6 +166,7 @@ def _against(bench: Bench, subject: Subject, peer: str, python: str, folder: str
         relevance = subject.relevance(method, index)
         worst = max(worst, float((relevance - torch.tensor(other)).abs().max() / relevance.abs().max()))
     bench.ratio(f"{method}, difference from {peer}", worst, rounding, "lower")
+    subject.seconds(method)  # warms up
     ours: list[float] = []
     theirs: dict[str, list[float]] = {str(size): [] for size in BATCHES}
     for _ in range(bench.chosen.repeats):

@@ -33,7 +33,8 @@ def main() -> None:
     explain = PEERS[order["peer"]](order)
     texts, targets = order["texts"], order["targets"]
     explain(texts[:1], targets[:1])  # warms up
-    seconds, relevance = {}, []
+    seconds: dict[int, float] = {}
+    relevance: list[list[float]] = []
     for size in order["batches"]:
         relevance = []
         start = time.process_time()

@@ -77,14 +77,16 @@ class Lesson:
 def new_model(config: PreTrainedConfig, recipe: Recipe) -> PreTrainedModel:
     """A model of this configuration with random weights."""
     torch.manual_seed(recipe.seed)
-    model: PreTrainedModel = getattr(transformers, config.architectures[0])(config)
+    (architecture,) = config.architectures or [""]
+    model: PreTrainedModel = getattr(transformers, architecture)(config)
     return model
 
 
 def shipped(name: str, recipe: Recipe) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """A model like the shipped one with random weights, and its tokenizer."""
     folder = model_dir(name)
-    return new_model(AutoConfig.from_pretrained(folder), recipe), AutoTokenizer.from_pretrained(folder)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    return new_model(AutoConfig.from_pretrained(folder), recipe), tokenizer
 
 
 def sampled(pool: Sequence[Any], recipe: Recipe, generator: torch.Generator) -> list[Any]:

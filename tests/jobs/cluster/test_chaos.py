@@ -26,13 +26,14 @@ from closelook.jobs.runner.worker import Worker
 from closelook.jobs.store import Store
 from closelook.lrp_core.views.view import ModelView
 from tests.jobs.small import closelook, config_of, ended, prepared, relevance_of, rows_of
-from tests.patience import PATIENCE_S, wait_for
+from tests.patience import wait_for
 
 SEED = int(os.environ.get("SEED", "3"))
 ROWS = rows_of(600)
 UNIT_S = 0.5
+CALM_RUNS = 3  # runs without faults within which all is computed
 FLAG = "CLOSELOOK_TEST_MEMORY"  # the environment variable with a file: the worker that takes it has little memory
-QUICK = {"health_check_period_ms": 500, "health_check_failure_threshold": 4}  # of nodes, after how long they are lost
+QUICK = {"health_check_period_ms": 1000, "health_check_failure_threshold": 5}  # of nodes, after how long they are lost
 DISK_BYTES = 32 << 20
 NEWNS, PRIVATE = 0x00020000, 0x4000 | 0x40000  # of Linux: mounts of this process are its own
 pytestmark = [pytest.mark.nightly, pytest.mark.ray]
@@ -222,12 +223,12 @@ def test_under_faults_no_row_is_lost_and_none_has_other_numbers(world, expected,
     for fault in world.draw.sample(faults, len(faults)):
         world.wait_for_progress()
         fault(world)
-    end = time.monotonic() + PATIENCE_S
     code, out, err = ended(world.driver)
-    while code != 0:
-        assert time.monotonic() < end, out + err
-        world.driver = world.start()
-        code, out, err = ended(world.driver)
+    for _ in range(CALM_RUNS):
+        if code != 0:
+            world.driver = world.start()
+            code, out, err = ended(world.driver)
+    assert code == 0, out + err
     assert not world.store.files("relevance/rejects", recursive=True)
     found = relevance_of(config, Store(root))
     assert found.keys() == expected.keys()
