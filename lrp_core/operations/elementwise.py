@@ -116,6 +116,11 @@ def of_one_tensor(
     tensors = [tensor for tensor in tensors_in((args, kwargs)) if id(tensor) in parts]
     source = parts[id(tensors[0])].source
     constant = next((mark_of(tensor).constant for tensor in tensors if mark_of(tensor).constant), None)
+    if func not in EXPONENTIALS:
+        # what was detached is a constant, unless an autograd function computes it from a tensor that is known
+        mode.refuse_constant(
+            func, *(x for x in tensors if mark_of(x).constant == DETACHED and not mark_of(x).elementwise)
+        )
     if linear and constant is None and torch.is_grad_enabled() and all(part.linear for part in parts.values()):
         kept = mark_of(tensors[0]) if len(tensors) == 1 else NONE
         part = Elementwise(source, at, True, source._version)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from closelook.lrp_core.device.precision import unrounded, wide
 from closelook.lrp_core.operations.mode import Operations
 from closelook.lrp_core.operations.nodes import Plan
-from closelook.lrp_core.operations.roots import Root, Roots
+from closelook.lrp_core.operations.roots import PATCHES, Root, Roots
 from closelook.lrp_core.records.types import UnsupportedModel
 from closelook.lrp_core.rules.records import Composite
 
@@ -76,8 +76,9 @@ def run(
         mode.check(output)
         numbers = readout(output)
     mode.end(numbers.values())
-    if not roots.found:
-        raise UnsupportedModel(f"{type(model).__name__} looks up no embeddings of the batch's tokens")
+    for name in roots.ids or (PATCHES,):
+        if not any(root.words and root.stream == name for root in roots.found):
+            raise UnsupportedModel(f"{type(model).__name__} looks up no embeddings of the batch's {name}")
     return Forward(plan, roots, numbers)
 
 

@@ -46,12 +46,16 @@ class Mark:
     weights: Any = None  # of attention weights: the node of the scores
     embedding: str | None = None  # the stream of tokens that it embeds; embeddings of positions may be added to it
     routes: bool = False  # indices of experts
+    maximum: Tensor | None = None  # the tensor whose maximum it is
+    unshifted: Tensor | None = None  # scores before their maximum was subtracted, which their softmax undoes
     offset: float = 0.0  # a number that was added to it
     elementwise: Elementwise | None = None
 
     def kept(self) -> Mark:
         """The mark of a view of the tensor, or of the tensor times a constant."""
-        return self if self.elementwise is None else replace(self, elementwise=None)
+        if self.elementwise is None and self.maximum is None and self.unshifted is None:
+            return self
+        return replace(self, elementwise=None, maximum=None, unshifted=None)
 
 
 NONE = Mark()

@@ -56,6 +56,8 @@ class Operations(Scope):
         if stand_ins:
             args, kwargs = replaced(args, stand_ins), replaced(kwargs, stand_ins)
         if not carrying and not held:
+            if func is torch.nn.functional.one_hot and self.roots.stream(tensors[0]) is not None:
+                raise self.refused("one-hot rows of tokens, whose products with weights have no rule, stand for words")
             if func not in LOOK_UPS:
                 return func(*args, **kwargs)
             result = self.roots.looked_up(func, args, kwargs)

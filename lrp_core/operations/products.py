@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from closelook.lrp_core.operations import marks
@@ -160,12 +161,24 @@ def contraction(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
         mode.refuse_constant(func, *constants)  # attention weights are constant under some composites, too
     if mode.rules_layers and len(carrying) == 1:
         x, *others = tensors_in((args, kwargs))
-        if x is carrying[0] and len(others) == 1 and others[0].dim() == 2 and mark_of(others[0]) is NONE:
+        if func in _OF_MATRICES and x is carrying[0] and others[0].dim() == 2 and mark_of(others[0]) is NONE:
             weight = others[0].mT
             return layer_of(mode, x, Layer(mode.plan, weight, None), lambda: func(x, others[0]))
+        _refuse_weights(mode, func, tensors_in((args, kwargs)))
     result = product(mode, func, args, kwargs)
     _enter_attention(mode, result, carrying)
     return result
+
+
+_OF_MATRICES = frozenset({torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__})
+
+
+def _refuse_weights(mode: Scope, func: Any, tensors: Sequence[Tensor]) -> None:
+    """Raise UnsupportedModel for a product with weights that rules of linear layers do not cover."""
+    if any(not tensor.requires_grad and mark_of(tensor) is NONE for tensor in tensors):
+        raise mode.refused(
+            f"rules of linear layers do not cover {name_of(func)} with weights: leave them out of the composite"
+        )
 
 
 def _enter_attention(mode: Scope, result: Tensor, factors: Sequence[Tensor]) -> None:
@@ -185,6 +198,8 @@ def sum_and_product(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     if mode.rules_layers and func in _LAYERS and not first.requires_grad and not factors[1].requires_grad:
         layer = Layer(mode.plan, factors[1].mT, first)
         return layer_of(mode, factors[0], layer, lambda: func(*args, **kwargs))
+    if mode.rules_layers and func not in _ELEMENTWISE:
+        _refuse_weights(mode, func, factors)
     factors = [factor for factor in factors if factor.requires_grad]
     args, kwargs, common = _shared(mode, factors, [mark_of(factor) for factor in factors], args, kwargs)
     by = {id(first): scaled(first, [1 / most for most in common], mode.plan)} if first.requires_grad else {}
@@ -192,6 +207,7 @@ def sum_and_product(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
 
 
 _LAYERS = frozenset(spellings("addmm"))  # of a bias, inputs and a weight
+_ELEMENTWISE = frozenset(spellings("addcmul"))
 
 
 @rule("linalg_solve_triangular", "solve_triangular")

@@ -46,14 +46,14 @@ class Roots:
             indices, table = args[0], args[1] if len(args) > 1 else kwargs["weight"]
         else:
             table, indices = args[0], args[-1]
-        stream = self._stream(indices) if isinstance(indices, Tensor) else None
+        stream = self.stream(indices) if isinstance(indices, Tensor) else None
         if stream is None or not table.is_floating_point():
             return rows
         rows = rows.detach().view(*self.ids[stream].shape, *rows.shape[indices.dim() :])
         root = self._root(rows, stream, words=True)
         return marked(root.view(*indices.shape, *rows.shape[2:]), mark_of(root))
 
-    def _stream(self, indices: Tensor) -> str | None:
+    def stream(self, indices: Tensor) -> str | None:
         """The name of the stream whose ids the `indices` are; None if they are no stream's."""
         if indices.is_floating_point() or indices.dtype == torch.bool:
             return None

@@ -1,18 +1,21 @@
 """The softmax of attention and its rules.
 
 By default the rule is the true gradient (AttnLRP proposition 3.1; Close Look C.6). A rule turns the gradient ds at the
-weights s = softmax(x) into the gradient at the scores x, all [..., T]; R = s ds is the relevance of the weights.
+weights s = softmax(x) into the gradient at the scores x, all [..., T]; R = s ds is the relevance of the weights. A
+maximum that a model subtracts from its scores before is undone, since it changes no weight.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from closelook.lrp_core.operations import marks
 from closelook.lrp_core.operations.marks import Mark, mark_of, marked
-from closelook.lrp_core.operations.nodes import ruled, scaled
+from closelook.lrp_core.operations.nodes import ruled, scaled, with_value
+from closelook.lrp_core.operations.norms import arguments
 from closelook.lrp_core.operations.products import holds_weights
 from closelook.lrp_core.operations.scope import Scope
 from closelook.lrp_core.operations.table import rule
@@ -27,6 +30,13 @@ def softmax(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     plan = mode.plan
     if mark_of(x).constant == marks.ROUTING:
         return marked(func(*args, **kwargs), Mark(marks.ROUTING))
+    axis = arguments(args, kwargs, ("input", "dim"))[1]
+    unshifted = mark_of(x).unshifted
+    if unshifted is not None and axis in (-1, x.dim() - 1):
+        with torch.no_grad():
+            stock = func(*args, **kwargs)
+        others = {name: value for name, value in kwargs.items() if name != "input"}
+        return with_value(softmax(mode, func, (unshifted.to(x.dtype), *args[1:]), others), stock)
     mode.refuse_constant(func, x)
     rules = plan.each(lambda composite: composite.softmax.backward)
     if all(plan.each(holds_weights)):
@@ -34,7 +44,6 @@ def softmax(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     if not any(rules):
         factors = plan.each(lambda composite: 0 if holds_weights(composite) else 1)
         return marked(scaled(func(*args, **kwargs), factors, plan), Mark(weights=x.grad_fn))
-    axis = args[1] if len(args) > 1 else kwargs["dim"]
     weights = func(x.detach(), *args[1:], **kwargs)
 
     def gradient(ds: Tensor, x: Tensor, s: Tensor) -> tuple[Tensor | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -74,8 +75,14 @@ def choice(mode: Scope, func: Any, args: Any, kwargs: Any) -> Any:
         parts = common_source(args, kwargs)
         if parts:
             return of_one_tensor(mode, func, args, kwargs, parts)
-    result = func(*args, **kwargs)
-    return _joined(result, mode, func, args, kwargs)
+    result = _joined(func(*args, **kwargs), mode, func, args, kwargs)
+    if func in _MAXIMA and len(tensors_in((args, kwargs))) == 1:
+        for tensor in tensors_in(result):
+            marked(tensor, replace(mark_of(tensor), maximum=args[0]))
+    return result
+
+
+_MAXIMA = frozenset(func for name in ("amax", "max") for func in spellings(name))
 
 
 @rule("cat", "concat", "concatenate", "stack", "hstack", "vstack", "column_stack")
@@ -95,11 +102,16 @@ def add(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
         return of_one_tensor(mode, func, args, kwargs, parts, linear=True)
     a, b = args[:2]
     if isinstance(a, Tensor) and isinstance(b, Tensor):
+        if func in _DIFFERENCES and mark_of(b).maximum is a and (b.numel() == 1 or b.shape == (*a.shape[:-1], 1)):
+            return marked(func(*args, **kwargs), Mark(mark_of(b).constant, unshifted=a))
         args = mode.roots.added(b, a), mode.roots.added(a, b), *args[2:]
         layer = mode.layers.by_node.get(a.grad_fn)
         if layer is not None and not b.requires_grad and b.numel() == b.shape[-1]:
             layer.added = b
     return _joined(func(*args, **kwargs), mode, func, args, kwargs)
+
+
+_DIFFERENCES = frozenset(func for name in ("sub", "subtract") for func in spellings(name)) - {Tensor.__rsub__}
 
 
 @rule("neg", "negative", "positive", "rot90")
@@ -168,13 +180,19 @@ def of_no_relevance(mode: Scope, func: Any, args: Any, kwargs: Any) -> Any:
         return func(*args, **kwargs)
 
 
+_DETACHING = frozenset({*spellings("detach"), Tensor.data.__get__})
+
+
 @rule("detach", "item", "tolist", "numpy")
 def detached(mode: Scope, func: Any, args: Any, kwargs: Any) -> Any:
     """A tensor without its graph: allowed for constants."""
-    if not mark_of(args[0]).constant:
+    mark = mark_of(args[0])
+    if mark.maximum is not None and func in _DETACHING:
+        return marked(func(*args, **kwargs), Mark(marks.DETACHED, maximum=mark.maximum))
+    if not mark.constant:
         raise mode.refused(f"Tensor.{func.__name__} takes a tensor that carries relevance out of the graph")
     result = func(*args, **kwargs)
-    return marked(result, mark_of(args[0])) if isinstance(result, Tensor) else result
+    return marked(result, mark) if isinstance(result, Tensor) else result
 
 
 def _in_place_write(mode: Scope, func: Any, args: Any, kwargs: Any) -> Any:

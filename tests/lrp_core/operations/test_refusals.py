@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from transformers import WhisperConfig, WhisperForConditionalGeneration
 
 from closelook.lrp_core.operations import explain_operations
 from closelook.lrp_core.records.types import UnsupportedModel
-from closelook.lrp_core.rules import ATTNLRP, LRP, PLAIN
+from closelook.lrp_core.rules import ATTNLRP, LRP, PLAIN, changed
 
 IDS = torch.tensor([[3, 1, 4, 1, 5]])
 
@@ -186,12 +187,102 @@ def test_words_and_positions_are_roots_however_they_are_looked_up(spelling):
     assert (result.full - result.partial).abs().max() > 0.01
 
 
-def test_a_model_that_looks_up_no_embeddings_is_refused():
-    def one_hot(model, ids):
-        return F.one_hot(ids, 8).to(model.words.weight.dtype) @ model.words.weight
+def one_hot(model, ids):
+    return F.one_hot(ids, 8).double() @ model.words.weight
 
-    with pytest.raises(UnsupportedModel):
-        explained(lambda x, w: x, positions=one_hot)
+
+def compared(model, ids):
+    return (ids[..., None] == torch.arange(8)).double() @ model.words.weight
+
+
+WITHOUT_ROOTS = {
+    "one-hot rows of tokens": one_hot,
+    "one-hot rows of": lambda model, ids: model.words(ids) + one_hot(model, ids),
+    "does not depend on the batch's tokens": compared,
+}
+
+
+@pytest.mark.parametrize("message", WITHOUT_ROOTS)
+def test_words_that_no_rule_sees_looked_up_are_refused(message):
+    with pytest.raises(UnsupportedModel, match=message):
+        explained(lambda x, w: x, positions=WITHOUT_ROOTS[message])
+
+
+def test_an_input_beside_tokens_that_has_no_relevance_is_refused():
+    model = WhisperForConditionalGeneration(
+        WhisperConfig(
+            vocab_size=20,
+            d_model=16,
+            encoder_layers=1,
+            decoder_layers=1,
+            encoder_attention_heads=2,
+            decoder_attention_heads=2,
+            num_mel_bins=8,
+            max_source_positions=16,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+        )
+    ).eval()
+    inputs = {"input_features": torch.randn(1, 8, 32), "decoder_input_ids": torch.tensor([[1, 5]])}
+    with pytest.raises(UnsupportedModel, match="reads input_features, whose relevance is not defined"):
+        explain_operations(model, inputs, lambda out: out.logits[:, -1, 2], [LRP])
+
+
+PRODUCTS = {
+    "matmul of three axes": lambda x, w: x @ torch.ones(1, 6, 6, dtype=x.dtype),
+    "bmm": lambda x, w: torch.bmm(x, torch.ones(1, 6, 6, dtype=x.dtype)),
+    "einsum": lambda x, w: torch.einsum("bti,oi->bto", x, torch.ones(6, 6, dtype=x.dtype)),
+    "weights on the left": lambda x, w: torch.ones(5, 5, dtype=x.dtype) @ x,
+    "baddbmm": lambda x, w: torch.baddbmm(torch.ones(1, 5, 6, dtype=x.dtype), x, torch.ones(1, 6, 6, dtype=x.dtype)),
+}
+
+
+@pytest.mark.parametrize("rule", ["gamma 0.25", "zplus", "alpha_beta 2"])
+@pytest.mark.parametrize("spelling", PRODUCTS)
+def test_a_product_with_weights_that_a_rule_of_linear_layers_does_not_reach_is_refused(spelling, rule):
+    with pytest.raises(UnsupportedModel, match=r"rules of linear layers do not cover .* with weights.*block"):
+        explained(PRODUCTS[spelling], [changed(ATTNLRP, f"linear {rule}")])
+    explained(PRODUCTS[spelling], [ATTNLRP])
+
+
+def shifted(maximum):
+    return lambda x, w: torch.softmax(x - maximum(x), -1) * x.flip(1)
+
+
+MAXIMA = {
+    "values": lambda x: x.max(-1, keepdim=True).values,
+    "detached": lambda x: x.max(-1, keepdim=True).values.detach(),
+    "amax": lambda x: torch.amax(x, -1, keepdim=True).detach(),
+    "of all": lambda x: x.max().data,
+}
+
+
+@pytest.mark.parametrize("softmax", ["gradient", "identity", "zplus", "constant"])
+@pytest.mark.parametrize("spelling", MAXIMA)
+def test_a_maximum_before_a_softmax_is_undone(spelling, softmax):
+    rules = ATTNLRP if softmax == "gradient" else changed(ATTNLRP, f"softmax {softmax}")
+    expected = explained(shifted(lambda x: 0.0), [rules]).relevance[rules]["input_ids"].full
+    found = explained(shifted(MAXIMA[spelling]), [rules]).relevance[rules]["input_ids"].full
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
+
+
+NO_SHIFTS = {
+    "of another axis": lambda x, w: x * torch.softmax(x - x.amax(1, keepdim=True).detach(), -1),
+    "of another tensor": lambda x, w: x * torch.softmax(x - x.flip(1).amax(-1, keepdim=True).detach(), -1),
+    "of two tensors": lambda x, w: x * torch.softmax(x - torch.max(x, x.flip(1)).detach(), -1),
+    "in a linear layer": lambda x, w: F.linear(x - x.amax(-1, keepdim=True).detach(), torch.eye(6, dtype=x.dtype)),
+    "in an activation": lambda x, w: F.gelu(x - x.amax(-1, keepdim=True).detach()),
+    "in a multiple": lambda x, w: 2 * (x - x.amax(-1, keepdim=True).detach()),
+    "in a view": lambda x, w: F.gelu((x - x.amax(-1, keepdim=True).detach()).view(-1)).view(x.shape),
+    "without gradients": lambda x, w: torch.softmax(x - torch.no_grad()(x.amax)(-1, keepdim=True), -1) * x,
+}
+
+
+@pytest.mark.parametrize("spelling", NO_SHIFTS)
+def test_a_maximum_that_no_softmax_undoes_is_refused(spelling):
+    with pytest.raises(UnsupportedModel, match=r"detach|gradients disabled"):
+        explained(NO_SHIFTS[spelling])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
