@@ -28,7 +28,7 @@ def _vectors(name: str, label: str, function: str, **record: Any) -> Method:
         "forwards": 2.5,
         "instead": "alti_logit",
     }
-    return Method(name, version=1, label=label, explain=f"alti.{function}", **of_all | record)
+    return Method(name, version=1, label=label, explain=f"closelook.alti.{function}", **of_all | record)
 
 
 METHODS: Registry[Method] = Registry(

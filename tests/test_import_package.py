@@ -18,7 +18,8 @@ TWICE = f"""
 import sys
 from pathlib import Path
 files = [str(Path(m.__file__).resolve()) for m in list(sys.modules.values()) if getattr(m, "__file__", None)]
-print([file for file in set(files) if files.count(file) > 1 and file.startswith({str(REPOSITORY)!r})])
+ours = [file for file in files if file.startswith({str(REPOSITORY)!r}) and "/site-packages/" not in file]
+print([file for file in set(ours) if ours.count(file) > 1])
 print([name for name in sys.modules if name.partition(".")[0] in {ROOMS!r}])
 """
 

@@ -101,8 +101,15 @@ class _Claim:
         self._renewed = 0.0
         self._lost = False
         since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-        process = {"host": socket.gethostname(), "pid": os.getpid(), "pids": _pid_space(), "since": since}
-        owner = Owner(token=uuid.uuid4().hex, job=os.environ.get(JOB), stale_s=STALE_S, **process)
+        owner = Owner(
+            token=uuid.uuid4().hex,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            pids=_pid_space(),
+            since=since,
+            job=os.environ.get(JOB),
+            stale_s=STALE_S,
+        )
         self._content = owner.model_dump_json().encode()
 
     def contend(self) -> Owner | None:

@@ -170,16 +170,19 @@ def _fields(
                     relevance = relevance.movedim(1, -1)  # [B, H, W, C]
                 streams.setdefault(root.stream, []).append(relevance)
         of_request = {name: how(_summed(parts)) for name, parts in streams.items()}
-        by_field = {"tokens": of_request.get(ID_INPUTS[0], of_request.get(PATCHES))}
         if ID_INPUTS[0] in of_request:
-            by_field["tokens"] = torch.zeros_like(by_field["tokens"]).scatter(1, order, by_field["tokens"])
+            packed = of_request[ID_INPUTS[0]]
+            tokens = torch.zeros_like(packed).scatter(1, order, packed)
+        else:
+            tokens = of_request[PATCHES]
+        by_field = {"tokens": tokens.masked_fill(batch.attention_mask == 0, 0)}
         if batch.decoder_input_ids is not None:
+            assert batch.decoder_attention_mask is not None
             seen = batch.decoder_attention_mask
             by_field["decoder_tokens"] = of_request[ID_INPUTS[1]].masked_fill(seen == 0, 0)
         if PIXELS in of_request:
             mask = batch.attention_mask.amax(-1)[:, None, None]
             by_field["pixels"] = of_request[PIXELS].masked_fill(mask == 0, 0)
-        by_field["tokens"] = by_field["tokens"].masked_fill(batch.attention_mask == 0, 0)
         fields[request] = by_field
     return fields
 

@@ -34,8 +34,13 @@ def view(mode: Scope, func: Any, args: Any, kwargs: Any) -> Any:
     return result
 
 
-for _getter in (Tensor.T, Tensor.mT, Tensor.H, Tensor.mH, Tensor.real):
-    TABLE[_getter.__get__] = Entry(view, None)
+def read_of(name: str) -> Any:
+    """The function that torch calls where the attribute `name` of a tensor is read."""
+    return getattr(Tensor, name).__get__
+
+
+for _name in ("T", "mT", "H", "mH", "real"):
+    TABLE[read_of(_name)] = Entry(view, None)
 
 
 @rule("to")
@@ -180,7 +185,7 @@ def of_no_relevance(mode: Scope, func: Any, args: Any, kwargs: Any) -> Any:
         return func(*args, **kwargs)
 
 
-_DETACHING = frozenset({*spellings("detach"), Tensor.data.__get__})
+_DETACHING = frozenset({*spellings("detach"), read_of("data")})
 
 
 @rule("detach", "item", "tolist", "numpy")
@@ -219,7 +224,7 @@ for _attribute in dir(Tensor):
     _getter = getattr(Tensor, _attribute)
     if hasattr(_getter, "__get__") and type(_getter).__name__ in ("getset_descriptor", "property"):
         TABLE.setdefault(_getter.__get__, PASS)
-TABLE[Tensor.data.__get__] = Entry(detached, None)
+TABLE[read_of("data")] = Entry(detached, None)
 
 
 def _joined(result: Any, mode: Scope, func: Any, args: Any, kwargs: Any) -> Any:

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 NO_UNIT = -1  # stands for the unit of a token that belongs to none
 _CLOSING = "[\"'»”’)\\]}」』】）]*"  # what may stand behind the mark at the end of a sentence
 _SENTENCE_END = re.compile(rf"(?P<wide>[。．？！]+{_CLOSING})|(?P<marks>[.!?…]+){_CLOSING}(?=\s|$)")
-#: A capital letter alone or several, each with a full stop (J., U.S.), and words that another word follows (Dr.).
+#: Letters with a full stop each (J., U.S., p.m.), and words that are cut short (Dr.).
 _ABBREVIATION = re.compile(
-    r"(?<!\w)([A-Z]\.)+$|(?<!\w)(Dr|Mr|Mrs|Ms|Mx|Prof|St|Rev|Gen|Col|Capt|Lt|Sgt|Gov|Sen|Rep|Hon|Mt|Ft|Nr|Vol|Fig|Eq"
-    r"|Sec|Ch|pp?|vs|cf|al|approx|ca|e\.g|i\.e|z\.B|u\.a)\.$"
+    r"(?<!\w)([A-Z]\.)+$|(?<!\w)([a-z]\.){2,}$|(?<!\w)(Dr|Mr|Mrs|Ms|Mx|Prof|St|Rev|Gen|Col|Capt|Lt|Sgt|Gov|Sen|Rep|Hon|Mt|Ft|Nr|Vol|Fig|Eq"
+    r"|Sec|Ch|pp?|vs|cf|al|etc|approx|ca|z\.B)\.$"
 )
 
 
@@ -148,7 +148,7 @@ def sentences_in(text: str) -> list[Span]:
     """The sentences [start, end) of a text, without the white space around them.
 
     A sentence ends at . ! ? or … before white space, and at 。 ？ ！ or ． wherever they stand, with the quotation
-    marks and brackets behind them. No sentence ends at the full stop of an abbreviation, or before a small letter.
+    marks and brackets behind them. No sentence ends at the full stop of an abbreviation.
 
     >>> text = "Dr. Li left at 5 p.m. today. 我喜欢猫。你呢？"
     >>> [text[start:end] for start, end in sentences_in(text)]
@@ -165,11 +165,7 @@ def sentences_in(text: str) -> list[Span]:
 
 
 def _goes_on(text: str, mark: re.Match[str]) -> bool:
-    """True if the sentence goes on behind this mark: a small letter follows, or an abbreviation ends in it."""
-    if mark["wide"]:
-        return False
-    if text[mark.end() :].lstrip()[:1].islower():
-        return True
+    """True if the sentence goes on behind this mark, because an abbreviation ends in it."""
     return mark["marks"] == "." and _ABBREVIATION.search(text[: mark.end()]) is not None
 
 

@@ -111,7 +111,7 @@ class _Lines(Generic[AnyStr]):
     """The lines of a stream of bytes or text. One of LONGEST or more is skipped, and not kept; it raises Malformed."""
 
     def __init__(self, stream: IO[AnyStr]) -> None:
-        self._stream = stream
+        self._stream: IO[AnyStr] = stream
         self.number = 0  # of the line that was read last, from 1
 
     def __iter__(self) -> Iterator[AnyStr]:

@@ -28,6 +28,7 @@ from closelook.lrp_core.readers.readout import rows_for
 from closelook.lrp_core.records.explained import CONTRASTIVE, needs_foil
 from closelook.lrp_core.records.finer import FINER
 from closelook.lrp_core.records.types import Batch, Relevance, UnusableRows, UserError
+from closelook.lrp_core.views.encoder_decoder import EncoderDecoderView
 from closelook.lrp_core.views.view import ModelView
 
 ByMethod = dict[str, Relevance]  # of rows, by the name of the method
@@ -373,7 +374,8 @@ def answer_of(
         foil = None if foil_id is None else resolved.labels[foil_id]
         return answer(tokens, resolved.labels[target_id], foil)
     decoder = row.get("decoder_input_ids")
-    start = [] if decoder is None else [START] * len(opened.view.start_ids)
+    view = opened.view
+    start = [START] * len(view.start_ids) if isinstance(view, EncoderDecoderView) else []
     read = row["input_ids"] if decoder is None else decoder[len(start) :]
     pieces = opened.written.of([*read, target_id]) if answer_text is None else answer_text.pieces[: len(read) + 1]
     *tokens, token = pieces

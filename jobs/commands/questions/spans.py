@@ -125,7 +125,7 @@ def said_of(question: Question, opened: Opened) -> Said:
         ours, theirs = (repr(each.strip()[max(0, where - 10) : where + 10]) for each in (text, spelt))
         raise UserError(f"the tokenizer turns {ours} of the answer into {theirs}: give the answer in this form")
     lead = len(text.lstrip()) - len(text) + len(spelt) - len(spelt.lstrip())
-    written = before[len(opened.view.start_ids) :] if opened.resolved.kind.decoder else before
+    written = before[len(opened.view.start_ids) :] if isinstance(opened.view, EncoderDecoderView) else before
     pieces = opened.written.of([*written, *ids])
     return Said(dict(prompt), ids, text, np.clip(encoding.offsets - lead, 0, len(text)), pieces)
 

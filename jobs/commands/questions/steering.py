@@ -263,7 +263,8 @@ class _SteeredModel:
 
     def _continued(self, steering: Steering) -> str:
         """The text of up to `generate` tokens that the steered model generates greedily."""
-        tokenizer, row, new = self.opened.tokenizer, dict(self.row), []
+        tokenizer, row = self.opened.tokenizer, dict(self.row)
+        new: list[int] = []
         for _ in range(self.generate):
             logits = self._logits(row, steering)
             logits[list(suppressed(self.opened.view, first=not new))] = -torch.inf

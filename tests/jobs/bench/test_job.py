@@ -33,8 +33,7 @@ def test_overhead_is_the_time_by_ray_over_that_of_the_bare_loop(bench, tmp_path)
     assert {"ray over bare loop, steady", "two workers over one, steady"} <= set(bench.ratios)
 
 
-def test_requests_of_an_object_store_grow_at_most_as_samples_do_and_nothing_to_do_needs_few(bench, tmp_path):
-    pytest.importorskip("moto", reason="moto, the S3 server of tests, is not installed")
+def test_requests_of_an_object_store_grow_at_most_as_samples_do_and_nothing_to_do_needs_few(bench, tmp_path, moto):
     job.requests(bench, str(tmp_path))
     few, many, nothing = [row["requests"] for row in bench.rows]
     assert nothing <= 20 < few < many <= 2 * few

@@ -176,9 +176,8 @@ FAULTS = [kill_a_worker, lose_a_node, kill_the_driver, start_a_second_driver, ru
 
 
 @pytest.fixture(scope="module")
-def world(one_start, tmp_path_factory):
+def world(one_start, tmp_path_factory, moto):
     """Two nodes with one CPU each, an S3 server, and a small disk where this process may mount one."""
-    pytest.importorskip("moto", reason="moto, the S3 server of tests, is not installed")
     from benchmarks.object_store import object_store
     from closelook.jobs.cluster.pools import LOCAL_SETTINGS, SETTINGS
 

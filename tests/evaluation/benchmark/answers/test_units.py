@@ -121,6 +121,7 @@ def test_the_separator_before_a_unit_goes_with_it(kept, text):
             'He said "No." It costs 3.5, e.g. here. Really?! J. Li.',
             ['He said "No."', "It costs 3.5, e.g. here.", "Really?!", "J. Li."],
         ),
+        ("they came . he saw it. why? i left.", ["they came .", "he saw it.", "why?", "i left."]),
     ],
 )
 def test_sentences_end_at_marks_of_all_scripts_and_not_at_abbreviations(text, expected):
