@@ -24,6 +24,7 @@ from closelook.jobs.commands.questions.reading import answer_ids, read
 from closelook.lrp_core.methods.hops import Hops, hopped
 from closelook.lrp_core.readers.readout import rows_for
 from closelook.lrp_core.records.types import Relevance, UserError, span_row
+from closelook.lrp_core.views.encoder_decoder import EncoderDecoderView
 
 OWN = "answer so far"  # name of the part of the input that the earlier tokens of the answer are
 
