@@ -35,7 +35,7 @@ def test_tests_that_need_a_browser_skip_by_its_name_where_there_is_none(tmp_path
     )
     assert done.returncode == 0, done.stdout
     assert "needs Debian's packages chromium and chromium-driver" in done.stdout
-    assert "2 skipped" in done.stdout
+    assert "3 skipped" in done.stdout
 
 
 def test_ci_runs_tests_without_what_is_external_before_it_installs_any_of_it():

@@ -148,13 +148,19 @@ class Files:
         """
         target = self._at(path)
         self.check()
-        try:
+        with self._naming_a_full_disk():
             retried(lambda: self._put(target, data))
+        return written(data)
+
+    @contextmanager
+    def _naming_a_full_disk(self) -> Iterator[None]:
+        """Raise StoreFull for an error within that says that no space is left."""
+        try:
+            yield
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise StoreFull(errno.ENOSPC, f"no space left under {self.root}: free some and run again") from error
             raise
-        return written(data)
 
     def _put(self, target: str, data: bytes) -> None:
         """Write `data` to the absolute path `target`; readers see the old file or the whole new one."""
@@ -169,7 +175,8 @@ class Files:
         target = self._at(path)
         self.check()
         if self._local:
-            return create_local(target, data)
+            with self._naming_a_full_disk():
+                return create_local(target, data)
         return create_object(self.root, target, getattr(self._fs, "region", None), data)
 
     @spending(READ)

@@ -266,7 +266,7 @@ class _SteeredModel:
         tokenizer, row = self.opened.tokenizer, dict(self.row)
         new: list[int] = []
         for _ in range(self.generate):
-            logits = self._logits(row, steering)
+            logits = self._logits(row, steering).clone()  # of an inference pass, which cannot be changed in place
             logits[list(suppressed(self.opened.view, first=not new))] = -torch.inf
             token = int(logits.argmax())
             new.append(token)

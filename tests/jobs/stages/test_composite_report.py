@@ -103,4 +103,4 @@ def test_a_run_without_a_search_or_unstable_rules_has_neither_figure(tmp_path, m
         empty = part(reported)
         assert not empty.figures
         assert not empty.tables
-    assert "add `lrp_identity_softmax` or `lrp_distributed_bias` to `methods`" in extremes_part(reported).why_empty
+    assert "`lrp_identity_softmax` or `lrp_distributed_bias` in `methods`" in extremes_part(reported).why_empty

@@ -251,7 +251,7 @@ def test_words_without_evidence_have_curves_and_no_scores_against_evidence(tmp_p
     scores = store.read(store.files("scores"), SCORES).to_pylist()
     scored = {row["metric"] for row in scores if row["n"]}
     assert "accuracy" in scored
-    assert not any(METRICS[name].needs_evidence for name in scored - {"accuracy"})
+    assert not any(METRICS[name].needs_evidence for name in scored - {"accuracy", "peak"})
     assert len(curves_of(config, store, "mine")["lrp"]) > 0
     with pytest.raises(UserError, match="leave out `columns`: it is for samples of your own"):
         RunConfig.load(settings | {"tasks": {"sva": {"source": "demo", "columns": {"text": "x"}}}})

@@ -12,7 +12,7 @@ import pytest
 
 from closelook.jobs.store import Ledger, Store, lock
 from closelook.jobs.store.lock import Locked, Owner, run_lock
-from tests.patience import wait_for
+from tests.patience import PATIENCE_S, wait_for
 
 RACERS = 16
 
@@ -76,11 +76,11 @@ def race(root: str) -> tuple[int, int]:
                 with guard:
                     owners.append(1)
                     most.append(len(owners))
-                end.wait(60)
+                end.wait(PATIENCE_S)
                 with guard:
                     owners.pop()
         except Locked:
-            end.wait(60)
+            end.wait(PATIENCE_S)
         except BaseException as error:
             failures.append(error)
             end.abort()
