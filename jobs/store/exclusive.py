@@ -46,15 +46,17 @@ def create_object(root: str, key: str, region: str | None, data: bytes) -> bool:
 def _put_new(bucket: Any, path: str, data: bytes) -> bool:
     """Create the object at `path`. Returns False if it exists."""
     import obstore
-    from obstore.exceptions import AlreadyExistsError, BaseError
+    from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
 
     try:
         obstore.put(bucket, path, data, mode="create")
         return True
-    except AlreadyExistsError as error:  # obstore says so after status 412, and after 409
-        if obstore.list(bucket, path).collect():
-            return False
-        raise ConnectionError(f"another write of {path} was under way") from error
+    except AlreadyExistsError:  # obstore says so after status 412, and after 409
+        try:
+            obstore.head(bucket, path)
+        except NotFoundError as error:
+            raise ConnectionError(f"another write of {path} was under way") from error
+        return False
     except BaseError as error:
         raise OSError(f"a conditional write of {path} failed: {one_line(error)}") from error
 

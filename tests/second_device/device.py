@@ -33,8 +33,8 @@ from closelook.lrp_core.views.generic import GenericView
 NAME = "second"
 aten = torch.ops.aten
 
-_ROOT = str(Path(transfer.__file__).parents[2])
-_PRODUCT = (f"{_ROOT}/",)
+_ROOT = str(Path(__file__).parents[2])
+_PRODUCT = (f"{_ROOT}/src/closelook/",)
 _BACKWARD = f"{_ROOT}/backward"
 _TRANSPARENT = (str(Path(torch.__file__).parent), __file__, transfer.__file__)
 
@@ -210,7 +210,7 @@ def _count(event: str) -> None:
 
 
 def _line() -> str:
-    """The line that asks, without torch's own: `lrp_core/views/guard.py:145`, or the file of another library."""
+    """The line that asks, without torch's own: `src/closelook/lrp_core/views/guard.py:145`, or the file of another library."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_TRANSPARENT):
         frame = frame.f_back
