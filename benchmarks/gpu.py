@@ -28,7 +28,7 @@ from closelook.jobs.bench.record import device_name, met
 from closelook.jobs.geometries import GEOMETRIES
 from closelook.jobs.methods import METHODS, applicable
 from closelook.jobs.versions import versions
-from closelook.lrp_core import Batch, ModelView, Request, load_model, random_model
+from closelook.lrp_core import Batch, ModelView, Request, load_model, random_model, view_of
 from closelook.lrp_core.records.types import UserError
 from closelook.lrp_core.verification.samples import random_rows
 
@@ -167,7 +167,10 @@ def out_of_memory(device: torch.device) -> str:
 
 
 def offload(device: torch.device) -> str:
-    """Check that a model that is offloaded, for lack of memory, gives the same bits as one that is not."""
+    """Check that a model that is offloaded, for lack of memory, gives the numbers of one that is not.
+
+    Not its bits on a GPU: the kernels of matrix products are chosen by the addresses of weights, too.
+    """
     whole = _model("Llama-3.2-1B", "float32", device)
     size = sum(parameter.nbytes for parameter in whole.model.parameters())
     limits: dict[int | str, Any] = {"cpu": size // 2}
@@ -178,8 +181,10 @@ def offload(device: torch.device) -> str:
         view = load_model(Path(folder, "model"), max_memory=limits, offload_dir=Path(folder, "disk"))
         for name in ("attnlrp", "lrp", "gradient_x_input"):
             expected = _relevance(name, whole, {"checkpoint": True})
-            _require_equal(_relevance(name, view, {"checkpoint": True}), expected, f"the resident model's {name}")
-    return f"bit-equal with {size // 2} of {size} bytes"
+            error = (_relevance(name, view, {"checkpoint": True}) - expected).abs().max() / expected.abs().max()
+            if not error <= 1e-6:
+                raise AssertionError(f"{name} differs by {float(error):.2g} from that of the resident model")
+    return f"equal within 1e-6 with {size // 2} of {size} bytes"
 
 
 def checkpointing(device: torch.device) -> str:
@@ -201,8 +206,9 @@ CHECKS: Mapping[str, Callable[[torch.device], str]] = {check.__name__: check for
 
 
 def _model(shape: str, dtype: str, device: torch.device | str) -> ModelView:
-    """A small model with random weights, of the family of a shape."""
-    return random_model(GEOMETRIES[shape].shrunk().config(), 0, dtype, device=str(device))
+    """A small model with random weights, of the family of a shape; the same weights on every device."""
+    drawn = random_model(GEOMETRIES[shape].shrunk().config(), 0, dtype)  # a GPU draws other numbers from the seed
+    return view_of(drawn.model.to(device))
 
 
 def _relevance(name: str, view: ModelView, options: Mapping[str, Any]) -> Tensor:
