@@ -208,7 +208,8 @@ CHECKS: Mapping[str, Callable[[torch.device], str]] = {check.__name__: check for
 def _model(shape: str, dtype: str, device: torch.device | str) -> ModelView:
     """A small model with random weights, of the family of a shape; the same weights on every device."""
     drawn = random_model(GEOMETRIES[shape].shrunk().config(), 0, dtype)  # a GPU draws other numbers from the seed
-    return view_of(drawn.model.to(device))
+    moved: Any = drawn.model  # transformers' `to` is typed for models alone
+    return view_of(moved.to(device))
 
 
 def _relevance(name: str, view: ModelView, options: Mapping[str, Any]) -> Tensor:
