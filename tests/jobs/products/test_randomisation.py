@@ -31,7 +31,7 @@ pytestmark = pytest.mark.drawn
 SHORT = [row for row in rows_of(40) if row["length"] <= 6][:10]
 ROWS = [*SHORT[:9], {**SHORT[9], "sample_id": "s999", "foil_id": None}]
 NO_TARGET = [{**row, "target_id": None, "foil_id": None} for row in SHORT[:4]]
-PRODUCTS = 3  # of the stage, each with an artifact a method
+PRODUCTS = 2  # of the stage, each with an artifact a method
 METHODS_OF_RUN = ["attnlrp", "gradient_x_input", "attention_rollout"]
 
 
