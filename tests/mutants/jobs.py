@@ -308,24 +308,6 @@ MUTANTS = (
         "tests/jobs/store/test_verified_files.py::test_of_single_bit_flips_hardly_one_reads_back_as_other_data",
     ),
     Mutant(
-        "numbers_of_changed_files_kept",
-        "Scores that were made of a file whose bytes had changed stay when the file is made again.",
-        "jobs/store/ledger.py",
-        "            if any(path in self._notes() for path in faults):\n",
-        "            if False:\n",
-        "tests/jobs/store/test_verified_files.py"
-        "::test_a_flipped_bit_is_found_by_a_deep_audit_and_a_run_makes_again_what_was_made_of_the_file",
-    ),
-    Mutant(
-        "numbers_of_other_files_kept",
-        "Scores stay though the relevance that they were made of came out otherwise when it was made again.",
-        "jobs/store/ledger.py",
-        "        if any(before.get(path, file.sha256) != file.sha256 for path, file in commit.listed.items()):\n",
-        "        if False:\n",
-        "tests/jobs/store/test_verified_files.py"
-        "::test_what_was_made_of_a_lost_file_is_made_again_where_the_file_comes_out_otherwise",
-    ),
-    Mutant(
         "later_format_accepted",
         "An older version reads, and writes to, a root whose format it does not know.",
         "jobs/store/files.py",
@@ -346,8 +328,8 @@ MUTANTS = (
         "write_without_lock",
         "A run that lost the root to another one writes on.",
         "jobs/store/files.py",
-        "        target = self._at(path)\n        self.check()\n        try:\n",
-        "        target = self._at(path)\n        try:\n",
+        "        target = self._at(path)\n        self.check()\n        with self._naming_a_full_disk():\n            retried",
+        "        target = self._at(path)\n        with self._naming_a_full_disk():\n            retried",
         "tests/jobs/store/test_lock.py::test_an_owner_whose_claim_was_given_up_writes_nothing_more",
     ),
     Mutant(
@@ -364,7 +346,7 @@ MUTANTS = (
         "jobs/store/files.py",
         "    exit_code = 1\n",
         "",
-        "tests/jobs/store/test_changed_files.py::test_changed_samples_are_named_and_a_run_makes_them_again_and_nothing_else",
+        "tests/jobs/store/test_changed_files.py::test_changed_samples_are_named_and_a_run_makes_them_and_their_views_again",
     ),
     Mutant(
         "lock_by_the_runs_own_clock",
