@@ -328,8 +328,8 @@ MUTANTS = (
         "write_without_lock",
         "A run that lost the root to another one writes on.",
         "jobs/store/files.py",
-        "        target = self._at(path)\n        self.check()\n        with self._naming_a_full_disk():\n            retried",
-        "        target = self._at(path)\n        with self._naming_a_full_disk():\n            retried",
+        "        self.check()\n        with self._naming_a_full_disk():\n            retried",
+        "        with self._naming_a_full_disk():\n            retried",
         "tests/jobs/store/test_lock.py::test_an_owner_whose_claim_was_given_up_writes_nothing_more",
     ),
     Mutant(
