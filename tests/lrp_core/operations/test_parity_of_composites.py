@@ -88,6 +88,8 @@ def assert_equal(ours, described):
 @pytest.mark.parametrize("name", COMPOSITES)
 @pytest.mark.parametrize("family", [*TINY, *MORE, *BOTH])
 def test_composites_on_operations_equal_those_of_described_models(family, name):
+    if family in ROUTED and COMPOSITES[name].linear.ruled:
+        pytest.skip("described experts have no rules of linear layers")
     if family in ROUTED and COMPOSITES[name].bilinear.serves_gate and name != "plain":
         pytest.skip("routing is constant under rules on operations")
     view = tiny_model(family, attn="eager" if "softmax" in name else "sdpa")
