@@ -72,7 +72,7 @@ def pipeline(config: RunConfig, stage: str, work: Work, share: Share, workers: W
     """Compute a work by a Ray Data pipeline: a reader makes units one by one, workers commit them and report."""
     import ray.data
 
-    this_node = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}  # the reader reads files of this node
+    this_node = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}  # samples are not sent to another
     assert work.reader is not None
     readers = pa.table({"reader": pa.array([pickle.dumps(work.reader())], pa.large_binary())})
     dataset: ray.data.Dataset = ray.data.from_arrow(readers)

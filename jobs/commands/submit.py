@@ -191,7 +191,8 @@ class Request:
             made["py_modules"] = [str(wheel.resolve()) for wheel in self.wheels]
         if self.folder is not None:
             made |= {"working_dir": str(self.folder.resolve()), "excludes": list(SECRETS)}
-            made["env_vars"] = {"PYTHONPATH": "src"}  # where a clone has the package
+            if (self.folder / "src" / "closelook").is_dir():  # a clone, whose code the job runs
+                made["env_vars"] = {"PYTHONPATH": "src"}
         with tempfile.TemporaryDirectory() as folder:
             if self.folder is None and self.config is not None and os.path.isfile(self.config):
                 shutil.copy(self.config, folder)

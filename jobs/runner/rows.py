@@ -154,8 +154,9 @@ class _Batches:
         The reason is returned and not raised, so that the caller acts when all tensors of the failed batch are freed:
         the traceback of an exception that is being handled keeps them alive. Raises NodeFailed if no row is to blame.
         """
+        assert self.product.compute is not None
         try:
-            return self._computed(rows)
+            return self.product.compute(self.opened, self.parts, rows)
         except (NodeFailed, ModelAltered):
             raise
         except Exception as error:
@@ -175,11 +176,6 @@ class _Batches:
             if isinstance(error, Exited) and len(rows) == 1:  # in larger batches, search for the row
                 raise NodeFailed(f"{without_secrets(str(error))[:300]}{_of_samples(rows)}") from error
             return Reject(first, "model_error", describe(error))
-
-    def _computed(self, rows: Sequence[Row]) -> Values:
-        """The batch's values."""
-        assert self.product.compute is not None
-        return self.product.compute(self.opened, self.parts, rows)
 
     def _compute_without_failing(self, rows: Sequence[Row]) -> None:
         """Some row of the batch raises an error: find it, then compute the others in a batch of the planned shape."""
