@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from closelook.evaluation.benchmark.samples import Malformed
+from closelook.evaluation.benchmark.samples import UNSPACED_LETTERS, Malformed
 from closelook.lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
@@ -21,11 +21,7 @@ START = "‹start›"  # stands for the token that a decoder reads first, whatev
 _CONTEXT = 8  # tokens before a token that may change its text, such as by a space
 _PART_OF_CHARACTER = "\ufffd"  # what decoding gives for the first bytes of a character
 _BYTES = 4  # of a character, at most
-#: Characters of scripts that put no spaces between words: Thai, Lao, Tibetan, Myanmar, Khmer, kana, Han.
-_WITHOUT_SPACES = re.compile(
-    "[\u0e00-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-    "\uff66-\uff9f\U00020000-\U0003ffff]"
-)
+_WITHOUT_SPACES = re.compile(f"[{UNSPACED_LETTERS}]")
 
 Segmenter = Callable[[str], Iterable[str]]  # splits a text into its words
 

@@ -176,10 +176,13 @@ def with_meta(row: Row, **meta: Any) -> Row:
     return row | {"meta": _json(meta_of(row) | meta)}
 
 
-#: A character of a script that puts no spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, Chinese, Japanese.
-_UNSPACED = re.compile(
-    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]"
+#: Letters of scripts that put no spaces between words, as in a regular expression: Thai, Lao, Tibetan, Burmese, Khmer,
+#: kana, Han.
+UNSPACED_LETTERS = (
+    "\u0e00-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\uff66-\uff9f\U00020000-\U0003ffff"
 )
+_UNSPACED = re.compile(f"[{UNSPACED_LETTERS}\u3000-\u303f\uff00-\uffef]")  # and their punctuation
 _JOINING = re.compile(r"\S[-–—/]$")  # the end of a text that goes on without a space
 _ATTACHED = re.compile(r"[,.;:!?%…]|'\w")  # the beginning of a word that follows without a space, such as 's
 
