@@ -88,7 +88,7 @@ def tiny_config(config_class: type[PreTrainedConfig]) -> PreTrainedConfig:
     kinds = {
         name: list(dict.fromkeys(getattr(default, name) or ())) for name in names & {"layer_types", "mlp_layer_types"}
     }
-    number = max(2, 2, *map(len, kinds.values()))
+    number = max([2, *map(len, kinds.values())])
     for name, several in kinds.items():
         if several:
             sizes |= {"num_hidden_layers": number, name: list(islice(cycle(several), number))}
@@ -209,16 +209,18 @@ def compare(samples: Samples) -> Iterator[tuple[str, float]]:
     yield "logits", 0.0 if torch.equal(alone[0].numbers, stock) else distance(alone[0].numbers, stock)
     words = next(iter(streams(alone[0], PLAIN))).partial[0]
     yield "derivative", torch.nan if samples.head == "image" else distance(words, samples.quotient(0))
-    gaps = []
+    gaps, single_streams = [], []
     for composite in (LRP, ATTNLRP):
         for row, single in enumerate(alone):
             for padded, relevance in zip(streams(together, composite), streams(single, composite), strict=True):
                 expected = relevance.full[0]
+                single_streams.append(relevance)
                 gaps.append(distance(padded.full[row][..., : expected.shape[-1]], expected))
     with torch.no_grad():
         padded = samples.numbers(model(**samples.inputs([0, 1])), [0, 1])
     depends = distance(padded, torch.cat([each.numbers for each in alone])) > TOLERANCES["padding"]
-    yield "padding", torch.nan if depends else max(gaps)
+    finite = all(relevance.full.isfinite().all() for relevance in single_streams)
+    yield "padding", torch.nan if depends and finite else max(gaps)
     without_biases(model)
     of_lrp = samples.explained([0], [LRP])
     total = sum(relevance.full.sum() for relevance in streams(of_lrp, LRP))
