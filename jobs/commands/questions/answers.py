@@ -108,7 +108,7 @@ class Answer:
         """The words of the tokens that the decoder of an encoder-decoder has read."""
         if self.decoder is None:
             return []
-        special = [True] + [False] * (len(self.decoder) - 1)
+        special = [piece == START for piece in self.decoder]
         ids = self.row["decoder_input_ids"][: len(self.decoder)]
         return words_of(self.opened.writer, ids, self.decoder, special, self.question.segmenter)
 

@@ -71,6 +71,8 @@ def test_every_token_that_a_decoder_begins_with_is_its_start(tokenizer):
     assert [answer.decoder[:2] for answer in explanation.answers] == [[START, START]] * 2
     rows = explanation.to_frame().query("side == 'decoder' and answer == 1")
     assert rows["special"].tolist() == [True, True, False]
+    by_word = explanation.to_frame(by="word").query("side == 'decoder' and answer == 1")
+    assert by_word["special"].tolist() == [True, True, False], "a start token is a word of its own"
     relevance = explanation.relevance("lrp")[1]
     assert float(relevance.tokens.sum() + relevance.decoder_tokens.sum() - relevance.residual) == pytest.approx(
         float(relevance.explained), rel=1e-3
