@@ -2,7 +2,7 @@
 
 Installed packages add methods through the entry points `closelook.methods`. Users write methods as
 `lrp,attnlrp:composite=vit,integrated_gradients:steps=25`: each option follows the name of its method after a colon.
-Values are YAML, in which commas and colons inside brackets separate nothing: `attnlrp:composite={linear: {gamma: 0.1}}`.
+Values are YAML; commas and colons in brackets separate nothing: `attnlrp:composite={linear: {gamma: 0.1}}`.
 
 >>> METHODS["attnlrp"].label, METHODS["attnlrp"].explanations
 ('AttnLRP', ('contrastive', 'target', 'log_prob'))
