@@ -26,7 +26,7 @@ TESTS = (
     "tests/evaluation",
     "tests/jobs/commands/test_cli.py",
     "tests/jobs/config/test_config.py",
-    "tests/jobs/notebook/test_front.py",
+    "tests/explaining/test_front.py",
     "tests/jobs/store/test_ledger.py",
     "tests/jobs/plan/test_models.py",
     "tests/jobs/stages/test_own_samples.py",

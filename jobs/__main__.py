@@ -21,7 +21,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 _COMMANDS = (
     "roots.commands",
     "submit",
-    "questions.commands",
+    "explain",
     "texts.commands",
     "listings.commands",
 )

@@ -49,7 +49,7 @@ def explain_file(
     parse_methods(method)  # before the heavy imports: a mistyped name shows at once
     columns = named_columns(column)
 
-    from closelook.jobs.commands.questions.opened import chosen_device
+    from closelook.explaining.opening import chosen_device
     from closelook.jobs.commands.texts.computing import Asking
     from closelook.jobs.commands.texts.explaining import explain_file as write
     from closelook.jobs.commands.texts.parts import Job, WorkerDied

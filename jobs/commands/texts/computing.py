@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from closelook.evaluation.benchmark.encoding import START
 from closelook.evaluation.benchmark.samples import Filled, Malformed
 from closelook.evaluation.benchmark.sources.base import field as field_of
 from closelook.evaluation.benchmark.sources.files import IN_FOLDERS, UTF_8, fetch, records
@@ -28,11 +27,12 @@ from closelook.evaluation.explained.rows import (
     locate,
     tables,
 )
+from closelook.explaining.explained import Asked, Explained, explain_each
+from closelook.explaining.front import ask
+from closelook.explaining.inputs import Item
+from closelook.explaining.opening import Opened
+from closelook.explaining.question import MARKER
 from closelook.jobs.commands.options import as_options
-from closelook.jobs.commands.questions.answers import Answer
-from closelook.jobs.commands.questions.many import each_answered
-from closelook.jobs.commands.questions.opened import Opened
-from closelook.jobs.commands.questions.question import MARKER, Question, text_read
 from closelook.lrp_core.methods.record import Method
 from closelook.lrp_core.readers.predictions import decisions
 from closelook.lrp_core.records.types import UserError
@@ -132,16 +132,10 @@ class Asking:
     explanation: str | None = None  # contrastive | target | log_prob; None: the method's usual one
     truncate: bool = False  # shorten a text that is too long
 
-    def of(self, text: Text) -> Question:
+    def of(self, text: Text, opened: Opened) -> Asked:
         """The question about a text. Raises UserError if its columns do not go together."""
-        return Question(
-            text.text,
-            text.target,
-            text.foil,
-            second=text.second,
-            explanation=self.explanation,
-            truncate=self.truncate,
-        )
+        columns = {"target": text.target, "foil": text.foil, "second": text.second}
+        return ask(Item(text.text), opened, truncate=self.truncate, explanation=self.explanation, **columns)
 
 
 class Computed(NamedTuple):
@@ -159,15 +153,15 @@ def compute(
     Raises UnsupportedMethod for a method that does not apply to the model.
     """
     errors: dict[int, str] = {}
-    questions: dict[int, Question] = {}
+    questions: dict[int, Asked] = {}
     for at, text in enumerate(texts):
         try:
-            questions[at] = asking.of(text)
+            questions[at] = asking.of(text, opened)
         except UserError as error:
             errors[at] = as_options(str(error))
             tell(1)
-    answered: dict[int, Answer] = {}
-    for at, outcome in each_answered(questions, opened, methods):
+    answered: dict[int, Explained] = {}
+    for at, outcome in explain_each(questions, opened, methods):
         if isinstance(outcome, UserError):
             errors[at] = as_options(str(outcome))
         else:
@@ -179,52 +173,51 @@ def compute(
     return Computed(tables(named, opened.id), errors)
 
 
-def explained_texts(opened: Opened, answers: Sequence[Answer]) -> list[ExplainedText]:
-    """Answers about one prediction each as explained texts: with the characters of every token and the probability."""
-    rows = [answer.row for answer in answers]
-    locations = locate(opened.tokenizer, [_read(answer) for answer in answers], [row["input_ids"] for row in rows])
-    undecided = [at for at, answer in enumerate(answers) if answer.decision is None]
+def explained_texts(opened: Opened, explained: Sequence[Explained]) -> list[ExplainedText]:
+    """Explained predictions as explained texts: with the characters of every token and the probability."""
+    rows = [each.view.row for each in explained]
+    locations = locate(
+        opened.tokenizer, [_read(each, opened) for each in explained], [row["input_ids"] for row in rows]
+    )
+    undecided = [at for at, each in enumerate(explained) if each.view.decision is None]
     probable = dict(zip(undecided, decisions(opened.view, [rows[at] for at in undecided], tokens=1), strict=False))
-    explained = []
-    is_score = opened.resolved.output == "score"
-    for at, answer in enumerate(answers):
-        decision = answer.decision or probable.get(at)
-        decoder = answer.decoder or ()
-        starts = [piece == START for piece in decoder]  # the tokens that a decoder begins with are special
-        by_method = [_relevance_of(method, answer) for method in answer.methods]
-        of_decoder = [TokenLocation(DECODER)] * len(decoder)
+    texts = []
+    for at, each in enumerate(explained):
+        decision = each.view.decision or probable.get(at)
+        sides = [each.text] if each.decoder is None else [each.text, each.decoder]
+        of_decoder = [TokenLocation(DECODER)] * (0 if each.decoder is None else len(each.decoder.tokens))
         text = ExplainedText(
-            sides={TEXT: answer.question.sentence, SECOND: answer.question.second or ""},
-            tokens=[*answer.tokens, *decoder],
-            special=[*rows[at]["special_mask"], *starts],
+            sides={TEXT: each.given.text, SECOND: each.given.second or ""},
+            tokens=[token for side in sides for token in side.tokens],
+            special=[special for side in sides for special in side.special],
             locations=[*locations[at], *of_decoder],
-            decision=None if is_score else answer.target,
-            against=answer.foil,
+            decision=None if each.output == "score" else each.target,
+            against=each.foil,
             probability=None if decision is None else math.exp(decision.log_prob),
-            by_method=by_method,
+            by_method=[_relevance_of(method, each, opened) for method in each.methods],
         )
-        explained.append(text)
-    return explained
+        texts.append(text)
+    return texts
 
 
-def _read(answer: Answer) -> ReadText:
+def _read(explained: Explained, opened: Opened) -> ReadText:
     """The text that the tokenizer got, by which tokens are located in the user's text."""
-    question, kind = answer.question, answer.opened.resolved.kind
+    given, kind = explained.given, opened.kind
     if kind.labels:
-        return ReadText(question.sentence, question.second)
+        return ReadText(given.text, given.second)
     if not kind.slot:
-        return ReadText(text_read(question, answer.opened), from_start=kind.causal)
-    mark = len(MARKER) if MARKER in question.sentence else 0
-    filled = Filled.of(question.text, len(question.before), answer.opened.tokenizer.mask_token)
+        return ReadText(given.text_read(opened), from_start=kind.causal)
+    mark = len(MARKER) if MARKER in given.text else 0
+    filled = Filled.of(given.before + given.after, len(given.before), opened.tokenizer.mask_token)
     return ReadText(filled.text, filled=filled, mark=mark)
 
 
-def _relevance_of(method: Method, answer: Answer) -> MethodRelevance:
-    """The relevance of all tokens of an answer by one method, those of the decoder appended."""
-    relevance = answer.relevance[method.name]
+def _relevance_of(method: Method, explained: Explained, opened: Opened) -> MethodRelevance:
+    """The relevance of all tokens by one method, those of the decoder appended."""
+    relevance = explained.relevance[method.name]
     parts = [part[0].double().numpy() for part in (relevance.tokens, relevance.decoder_tokens) if part is not None]
-    explanation = answer.question.explanation or method.usual_explanation(answer.row["foil_id"] is not None)
-    embedding = method.embeddings_of(answer.opened.view.family.capabilities)[0]
+    explanation = explained.explanation or method.usual_explanation(explained.view.foil_id is not None)
+    embedding = method.embeddings_of(opened.view.family.capabilities)[0]
     conserves = relevance.residual is not None
     return MethodRelevance(
         method.name, explanation, embedding, float(relevance.explained[0]), np.concatenate(parts), conserves

@@ -20,7 +20,7 @@ from closelook.evaluation.benchmark.sources.files import UTF_8
 from closelook.evaluation.explained.rows import Name
 from closelook.evaluation.report.spreadsheet import csv_text
 from closelook.evaluation.schema import TOKENS, WORDS
-from closelook.jobs.commands.questions.opened import Opened
+from closelook.explaining.opening import Opened
 from closelook.jobs.commands.texts.computing import Content, Unexplained, content_of
 from closelook.jobs.commands.texts.parts import TOKEN_ROWS, WORD_ROWS, Folder, Job, Part, computed, parts_of, replacing
 from closelook.jobs.store import key_of
@@ -159,10 +159,10 @@ def explain_file(
     output = Output(to)
     content = content_of(file, columns, encoding)
     opened = job.open()
-    if opened.resolved.kind.images:
+    if opened.kind.images:
         raise UserError(f"{opened.id} reads images: explain-file reads texts")
     for method in parse_methods(job.methods):
-        method.require(opened.resolved.family)
+        method.require(opened.view.family)
         if job.asking.explanation is not None:
             method.check(Request(method.name, job.asking.explanation, method.embeddings[0]))
     parts = parts_of(job, opened, list(content.names))

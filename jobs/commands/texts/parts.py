@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import torch
 
 from closelook.evaluation.schema import TOKENS, WORDS, titled
+from closelook.explaining.opening import Opened
 from closelook.jobs.commands.options import ModelOptions
-from closelook.jobs.commands.questions.opened import Opened
 from closelook.jobs.commands.texts.computing import Asking, Computed, Text, compute
 from closelook.jobs.plan.models import tokenizers_key
 from closelook.jobs.store import TEMPORARY, key_of, short
@@ -107,7 +107,7 @@ def parts_of(job: Job, opened: Opened, texts: Sequence[Text]) -> list[Part]:
     decides: dict[str, Any] = {
         "version": VERSION,
         "schemas": [titled(WORDS), titled(TOKENS)],
-        "model": opened.resolved.identity,
+        "model": opened.identity,
         "tokenizer": tokenizers_key(opened.tokenizer, opened.decoder_tokenizer),
         "dtype": job.of.dtype,
         "methods": [method.key() for method in parse_methods(job.methods)],
