@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterator, Sequence
 from closelook.evaluation.benchmark.sources.own import SAMPLES
 from closelook.jobs.commands.listings.documents import DOCS, markdown, rewrite
 from closelook.jobs.commands.listings.sums import in_words, percent
-from closelook.jobs.commands.terminal import say, say_table
 from closelook.jobs.config import FINER_KEYS
 from closelook.jobs.methods import METHODS, method
 from closelook.jobs.tasks import tasks
@@ -23,6 +22,7 @@ from closelook.lrp_core.records.capabilities import Capability
 from closelook.lrp_core.records.kinds import KINDS, MASKED, Kind
 from closelook.lrp_core.records.option import plain
 from closelook.lrp_core.records.registry import OURS
+from closelook.terminal import say, say_table
 
 TOKENS = 30  # of the sample whose cost is shown
 PAGE = DOCS / "methods.md"
