@@ -71,8 +71,8 @@ def show_models() -> None:
     generic = _applying(GenericFamily(name=GENERIC, kind=MASKED).capabilities)
     known = ", ".join(name for name, applies in generic.items() if applies)
     say(
-        f"family: {GENERIC} in a config, for every other masked or causal language model or text classifier of "
-        f"transformers that takes embeddings in place of tokens: {known}"
+        f"family: {GENERIC}, that of every other masked or causal language model or text classifier of transformers "
+        f"that takes embeddings in place of tokens: {known}"
     )
     say(f"verified by `closelook verify`, with the number of checks passed (yours: files of --json in ${FOLDER}):")
     say_table(("model", "family", "kind", "passed in", "on", "torch", "transformers", "by"), _verified())
