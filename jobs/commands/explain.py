@@ -92,14 +92,14 @@ def explain(
 
     from closelook.explaining.explained import explain_in_turn
     from closelook.explaining.front import ask, explanation_of
-    from closelook.explaining.inputs import Item, chat_in
+    from closelook.explaining.inputs import chat_in
     from closelook.progress import shown
     from closelook.terminal import as_json, write_file
 
     with naming_options():
         if (sentence is None) == (messages is None):
             raise UserError("give either a text or the file of a chat (`messages`)")
-        entry = Item(sentence if messages is None else chat_in(messages))
+        entry = sentence if messages is None else chat_in(messages)
         opened = of.open()
         settings: dict[str, Any] = {"prefix": prefix, "answer": answer, "spans": _characters(spans), "words": words}
         given, question = ask(entry, opened, truncate=truncate, generate=generate, **settings, **vars(asked))
@@ -202,15 +202,14 @@ def neurons(
     chosen = parse_method(shown.method)  # before the heavy imports: a mistyped name shows at once
 
     from closelook.explaining.front import ask
-    from closelook.explaining.inputs import Item
     from closelook.explaining.neurons import NeuronQuestion, show_neurons, steering
     from closelook.terminal import as_json, write_file
 
     with naming_options():
         given_change = steering(change.set or (), change.scale or (), change.last)
         opened = of.open()
-        question = NeuronQuestion(*ask(Item(text), opened, **vars(asked)), opened, change.generate)
-        record = show_neurons(question, chosen, given_change, shown.top, shown.absolute, shown.normed)
+        question = NeuronQuestion(*ask(text, opened, **vars(asked)), opened, change.generate)
+        record = show_neurons(question, chosen, given_change, shown.top)
         if shown.json is not None:
             write_file(shown.json, as_json(record))
 

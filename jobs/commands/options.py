@@ -181,10 +181,6 @@ class ShownOptions:
 
     method: GradientMethod = "attnlrp"
     top: Annotated[int, typer.Option("--top", help="The number of neurons.", min=0)] = 10
-    absolute: Annotated[bool, typer.Option("--absolute", help="Rank by magnitude instead of value.")] = False
-    normed: Annotated[bool, typer.Option("--normed", help="Apply the final norm's weight before the logit lens.")] = (
-        False
-    )
     json: Json = None
 
 
@@ -219,7 +215,6 @@ _OPTIONS = (
     "decoder_tokenizer",
     "dtype",
     "device",
-    "normed",
 )
 
 

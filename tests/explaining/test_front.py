@@ -215,7 +215,7 @@ def test_a_frame_of_an_encoder_decoder_says_which_side_a_token_is_on():
         ({"target": ["are"] * 2}, "`target` has 2 entries for 1 texts"),
         ({"method": []}, "`method` names no method"),
         ({"text": 3}, "or a picture, or a list of these, not 3"),
-        ({"text": [3]}, "a text must be a string, not 3"),
+        ({"text": [None]}, "a text must be a string, not None"),
         ({"target": 1.5}, "`target` must be a word or a token id, not 1.5"),
         ({"generate": "2"}, "at least 1, not '2'"),
         ({"generate": True}, "at least 1, not True"),
@@ -239,7 +239,7 @@ def test_labels_are_taken_by_number_and_by_name():
         by_number = closelook.explain(label=number, foil=1, **asked)
         assert (by_number.target, by_number.foil) == ("negative", "positive")
         assert torch.equal(by_number["lrp"], by_name["lrp"])
-    with pytest.raises(closelook.UserError, match="has no label 2"):
+    with pytest.raises(closelook.UserError, match="has no label '2'"):
         closelook.explain(label=2, **asked)
 
 

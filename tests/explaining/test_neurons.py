@@ -92,12 +92,6 @@ def test_states_that_norms_make_nothing_of_are_told(closelook):
     )
 
 
-def test_a_model_without_a_final_norm_refuses_the_option_that_applies_it(closelook):
-    code, _, err = closelook("neurons", "the cats never walk", "--model", "demo/bert-sentiment", "--normed")
-    assert (code, len(err.splitlines())) == (2, 1)
-    assert "have no final norm, which --normed applies: leave out --normed" in err
-
-
 def test_neurons_of_a_label_that_is_the_prediction_are_those_of_the_prediction(closelook):
     asked = ("neurons", "the cats never walk", "--model", "demo/bert-sentiment", "--top", "2")
     (_, predicted, _), (code, named, _) = closelook(*asked), closelook(*asked, "--label", "negative")

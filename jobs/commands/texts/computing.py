@@ -29,7 +29,6 @@ from closelook.evaluation.explained.rows import (
 )
 from closelook.explaining.explained import Asked, Explained, explain_each
 from closelook.explaining.front import ask
-from closelook.explaining.inputs import Item
 from closelook.explaining.opening import Opened
 from closelook.explaining.question import MARKER
 from closelook.jobs.commands.options import as_options
@@ -135,7 +134,7 @@ class Asking:
     def of(self, text: Text, opened: Opened) -> Asked:
         """The question about a text. Raises UserError if its columns do not go together."""
         columns = {"target": text.target, "foil": text.foil, "second": text.second}
-        return ask(Item(text.text), opened, truncate=self.truncate, explanation=self.explanation, **columns)
+        return ask(text.text, opened, truncate=self.truncate, explanation=self.explanation, **columns)
 
 
 class Computed(NamedTuple):

@@ -120,7 +120,7 @@ def answer_text(given: Input, question: Answer, opened: Opened) -> AnswerText:
     if question.answer is None:
         ids = generated(prompt, question.most, opened)
     else:
-        ids = answer_ids(given, question, opened, prompt)
+        ids = answer_ids(given, question, opened)
     before = prompt.decoder_input_ids or prompt.input_ids
     encoding, spelt = encoding_of_ids(ids, opened.writer, after=before)
     text = question.answer if isinstance(question.answer, str) else spelt.lstrip()

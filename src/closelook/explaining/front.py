@@ -7,14 +7,14 @@ from typing import Any
 
 from closelook.explaining.explained import Asked, Explained, Outcome, explain_each, explain_in_turn
 from closelook.explaining.explanation import Explanation, Explanations, NotExplained
-from closelook.explaining.inputs import Item, items, of_each, plain
+from closelook.explaining.inputs import inputs, of_each, plain, read_input, shown
 from closelook.explaining.opening import Opened, open_model
 from closelook.explaining.question import Answer, Input, Spans, Words, question
 from closelook.lrp_core.methods.record import Method
 from closelook.lrp_core.records.types import UserError
 from closelook.methods import method as method_named
 from closelook.methods import parse_method
-from closelook.progress import shown
+from closelook.progress import shown as shown_progress
 
 MethodLike = str | Mapping[str, Any] | Method
 
@@ -44,10 +44,10 @@ def explain(
 
     `text` is a string, a chat (messages with a role and a content, formatted by the tokenizer's template) or token ids;
     of a model of images, the path of a file, an image of Pillow or an array [height, width, channels] of uint8. A list
-    of any of these, a data frame or a data set (of which `text` is read, and `text_pair` as `second`) gives
-    `Explanations`. For a list, `target`, `foil`, `label`, `second`, `prefix` and `answer` are a value for all or a
-    list, and an entry that cannot be explained becomes a `NotExplained` with its error. `truncate` shortens texts that
-    are too long: causal models read the end of a text, others its beginning.
+    of any of these, such as a column of a data frame, gives `Explanations`. For a list, `target`, `foil`, `label`,
+    `second`, `prefix` and `answer` are a value for all or a list, and an entry that cannot be explained becomes a
+    `NotExplained` with its error. `truncate` shortens texts that are too long: causal models read the end of a text,
+    others its beginning.
 
     `___` marks the position of the target; without it, the target follows the text. Target and foil are words or token
     ids. Without a target, the model's own prediction is explained, and with `generate` N predictions in turn. If words
@@ -68,12 +68,12 @@ def explain(
     Raises UserError, one line that says what to do, if nothing can be explained.
     """
     methods = _methods(method)
-    entries, is_list = items(text)
+    entries, is_list = inputs(text)
     several = {"target": target, "foil": foil, "label": label, "second": second, "prefix": prefix}
     lists = {name: of_each(name, value, len(entries)) for name, value in several.items()}
     lists["answer"] = of_each("answer", answer, len(entries)) if is_list else [plain(answer)]
     settings = {"words": words, "generate": plain(generate), "spans": spans, "explanation": explanation}
-    with shown() as tell, open_model(model).in_use() as opened:
+    with shown_progress() as tell, open_model(model).in_use() as opened:
         asked: dict[int, Asked] = {}
         outcomes: dict[int, Outcome] = {}
         for at, entry in enumerate(entries):
@@ -95,14 +95,14 @@ def explain(
         for at, entry in enumerate(entries):
             result = outcomes[at]
             if isinstance(result, UserError):
-                every.append(NotExplained(entry.shown, result))
+                every.append(NotExplained(shown(entry), result))
             else:
                 every.append(explanation_of(asked[at].given, opened, result))
     return Explanations(every)
 
 
 def ask(
-    entry: Item,
+    entry: Any,
     opened: Opened,
     *,
     second: Any = None,
@@ -114,9 +114,8 @@ def ask(
     """The question about an entry; `arguments` are those of `question`. Raises UserError if they do not fit."""
     asks_for_word = arguments.get("target") is not None or arguments.get("generate", 1) > 1
     is_answer = answer is not None or arguments.get("spans") is not None
-    given, found = entry.read(
-        opened, asks_for_word or answer is not None, is_answer, second=second, prefix=prefix, truncate=truncate
-    )
+    further = {"second": second, "prefix": prefix, "truncate": truncate}
+    given, found = read_input(entry, opened, asks_for_word or answer is not None, is_answer, **further)
     asked = question(opened, answer=found if answer is None else answer, **arguments)
     if isinstance(asked, Answer) and second is not None:
         raise UserError("an answer takes the place of `second`: leave `second` out")

@@ -1,7 +1,7 @@
 """Reads what callers pass as `text`: texts, chats, token ids and pictures, each alone or several together.
 
-A container is read by the column or key that holds its texts, or refused. It is never iterated otherwise: a data frame
-would give the names of its columns, a dictionary its keys, a set its texts in any order.
+Containers with names or without order are refused: a data frame would give the names of its columns, a dictionary its
+keys, a set its texts in any order.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from numbers import Integral
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import TemplateError
 from PIL import Image
@@ -21,7 +21,6 @@ from closelook.explaining.opening import Opened
 from closelook.explaining.question import Input, Part, marked
 from closelook.lrp_core.records.types import UserError
 
-TEXT, SECOND = "text", "text_pair"  # columns and keys that hold texts, as in a `pipeline` of transformers
 PICTURE = "picture in memory"  # stands for its path
 ASSISTANT = "assistant"  # the role of a chat whose messages are the model's answers
 _KINDS = "a string, a list of messages, a list of token ids or a picture"
@@ -30,97 +29,71 @@ _ANOTHER = "\ue000\ue001"  # replaces a message's content, to find it; private-u
 Message = Mapping[str, Any]
 
 
-class Item(NamedTuple):
-    """A text to explain as the caller gave it, with the second text of a pair where it came with the first."""
-
-    value: Any
-    second: Any = None
-
-    @property
-    def shown(self) -> Any:
-        """The text as the caller gave it; of a picture, a few words."""
-        return PICTURE if _is_picture(self.value) else self.value
-
-    def read(self, opened: Opened, has_question: bool, has_answer: bool, **further: Any) -> tuple[Input, str | None]:
-        """(what the model reads, the answer that a chat ends with, or None); `further` are fields of Input.
-
-        If the last message of a chat is the assistant's, it is the answer to explain unless `has_question`. In a text,
-        `___` marks the target's place unless `has_answer`. Raises UserError for a value that the model cannot read.
-        """
-        value, answer = self.value, None
-        if self.second is not None:
-            if further.get("second") is not None:
-                raise UserError(f"the text comes with a {SECOND!r}: leave `second` out")
-            further["second"] = self.second
-        if _is_picture(value):
-            if opened.tokenizer is not None:
-                raise UserError(f"{opened.id} reads texts, not pictures: give a string")
-            return Input(PICTURE, PICTURE, picture=file_of(value), **further), None
-        if is_chat(value):
-            messages, goes_on = list(value), not opened.kind.labels
-            if goes_on and not has_question and len(messages) > 1 and messages[-1].get("role") == ASSISTANT:
-                answer = messages.pop().get("content")
-            _check_texts(opened)
-            text, parts = rendered(messages, opened.tokenizer, goes_on)
-            return Input(text, text, parts=parts, **further), answer
-        if _are_numbers(value):
-            ids, text = _ids(value, opened)
-            return Input(text, text, ids=ids, **further), None
-        if isinstance(value, Mapping):
-            raise _unread(value)
-        if has_answer and isinstance(value, str):
-            return Input(value, value, **further), None
-        return marked(value, **further), None
+def shown(value: Any) -> Any:
+    """A text as the caller gave it; of a picture, a few words."""
+    return PICTURE if _is_picture(value) else value
 
 
-def items(text: Any) -> tuple[list[Item], bool]:
-    """(the texts, True if the caller passed a list of texts rather than one). Raises UserError for anything else."""
-    item = _item(text)
-    if item is not None:
-        return [item], False
-    if isinstance(text, Mapping) or _is_table(text):
-        if TEXT not in text:
-            raise _unread(text)
-        return _rows(text), True
-    if not (_is_array(text) and text.ndim > 1):
-        text = plain(text)
-    if isinstance(text, str | bytes) or not isinstance(text, Iterable):
-        raise UserError(f"`text` must be {_KINDS}, or a list of these, not {text!r:.80}")
-    if isinstance(text, Set):
-        raise UserError(f"`text` is a {type(text).__name__}, whose entries have no order: give a list")
-    return [_item(entry) or Item(plain(entry)) for entry in text], True
+def read_input(
+    value: Any, opened: Opened, has_question: bool, has_answer: bool, **further: Any
+) -> tuple[Input, str | None]:
+    """(what the model reads, the answer that a chat ends with, or None); `further` are fields of Input.
 
-
-def _item(value: Any) -> Item | None:
-    """The argument, or an entry of it, as one text; None if it is no single text."""
-    if _is_picture(value):
-        return Item(value)
-    value = plain(value)
-    if isinstance(value, Mapping) and {"role", "content"} <= set(value):
-        return Item([value])
-    if isinstance(value, Mapping) and isinstance(value.get(TEXT), str):
-        return Item(value[TEXT], value.get(SECOND))
-    is_one = isinstance(value, str) or _are_numbers(value)
-    if is_one or (is_chat(value) and not any(TEXT in entry for entry in value)):
-        return Item(value)
-    return None
-
-
-def _rows(table: Any) -> list[Item]:
-    """The texts in the columns `text` and `text_pair` of a data frame, or of a mapping of lists.
-
-    Raises UserError for columns of different lengths, for two columns of one name, and for values that are no lists.
+    If the last message of a chat is the assistant's, it is the answer to explain unless `has_question`. In a text,
+    `___` marks the target's place unless `has_answer`. Raises UserError for a value that the model cannot read.
     """
-    texts = table[TEXT]
-    if not isinstance(texts, Collection):
-        raise UserError(f"{TEXT!r} must be a string or a list of strings, not {texts!r:.80}")
-    columns = [of_each(name, table[name], len(texts)) for name in (TEXT, SECOND) if name in table]
-    return [Item(*row) for row in zip(*columns, strict=True)]
+    answer = None
+    if _is_picture(value):
+        if opened.tokenizer is not None:
+            raise UserError(f"{opened.id} reads texts, not pictures: give a string")
+        return Input(PICTURE, PICTURE, picture=file_of(value), **further), None
+    if is_chat(value):
+        messages, goes_on = list(value), not opened.kind.labels
+        if goes_on and not has_question and len(messages) > 1 and messages[-1].get("role") == ASSISTANT:
+            answer = messages.pop().get("content")
+        _check_texts(opened)
+        text, parts = rendered(messages, opened.tokenizer, goes_on)
+        return Input(text, text, parts=parts, **further), answer
+    if _are_numbers(value):
+        ids, text = _ids(value, opened)
+        return Input(text, text, ids=ids, **further), None
+    if has_answer and isinstance(value, str):
+        return Input(value, value, **further), None
+    return marked(value, **further), None
 
 
-def _is_table(value: Any) -> bool:
-    """True for a data frame of pandas or polars."""
-    return type(value).__name__ == "DataFrame"
+def inputs(text: Any) -> tuple[list[Any], bool]:
+    """(the texts, True if the caller passed a list of texts rather than one). Raises UserError for anything else."""
+    if not _is_picture(text):
+        text = plain(text)
+    if _is_picture(text) or isinstance(text, str) or _are_numbers(text) or is_chat(text):
+        return [text], False
+    _check_order("text", text, "a list of texts")
+    if isinstance(text, bytes) or not isinstance(text, Iterable):
+        raise UserError(f"`text` must be {_KINDS}, or a list of these, not {text!r:.80}")
+    return [entry if _is_picture(entry) else plain(entry) for entry in text], True
+
+
+def of_each(name: str, value: Any, count: int) -> list[Any]:
+    """A list with the value of the argument `name` for each of `count` texts.
+
+    A single value is repeated. Raises UserError for a list of another length, and for containers that have names or no
+    order.
+    """
+    value = plain(value)
+    _check_order(name, value, "one value for all texts, or a list of one for each")
+    if isinstance(value, str | bytes) or not isinstance(value, Collection):
+        return [value] * count
+    if len(value) != count:
+        raise UserError(f"`{name}` has {len(value)} entries for {count} texts: give one for all, or one for each")
+    return list(map(plain, value))
+
+
+def _check_order(name: str, value: Any, expected: str) -> None:
+    """Raise UserError for a container whose entries have names or no order."""
+    kind = type(value).__name__
+    if isinstance(value, Mapping | Set) or kind == "DataFrame":
+        raise UserError(f"`{name}` is a {kind}: give {expected}")
 
 
 def _is_picture(value: Any) -> bool:
@@ -145,31 +118,6 @@ def _are_numbers(value: Any) -> bool:
     """True for a sequence of at least one number, as token ids are."""
     is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
     return is_list and len(value) > 0 and all(isinstance(entry, int | float) for entry in value)
-
-
-def _unread(container: Any) -> UserError:
-    """The error of a mapping or data frame that `text`, or an entry of it, cannot be read from."""
-    known = ", ".join(map(str, getattr(container, "columns", container))) or "nothing"
-    kind = type(container).__name__
-    return UserError(f"`text` is a {kind} with {known:.60}: give its texts, or name them {TEXT!r}")
-
-
-def of_each(name: str, value: Any, count: int) -> list[Any]:
-    """A list with the value of the argument `name` for each of `count` texts.
-
-    A single value is repeated. Raises UserError for a list of another length, and for containers that have names or no
-    order.
-    """
-    value = plain(value)
-    if isinstance(value, Mapping | Set) or _is_table(value):
-        raise UserError(
-            f"`{name}` is a {type(value).__name__}: give one value for all texts, or a list of one for each"
-        )
-    if isinstance(value, str | bytes) or not isinstance(value, Collection):
-        return [value] * count
-    if len(value) != count:
-        raise UserError(f"`{name}` has {len(value)} entries for {count} texts: give one for all, or one for each")
-    return list(map(plain, value))
 
 
 def plain(value: Any) -> Any:

@@ -152,16 +152,16 @@ class NeuronQuestion:
             raise UserError(f"{self.opened.id}: relevance of {method.name} is {not_finite(self.opened.dtype)}")
         return relevance
 
-    def top(self, relevance: Relevance, count: int, absolute: bool, normed: bool) -> list[Neuron]:
-        """The `count` most relevant neurons, by value or magnitude; `normed` applies the final norm to their lens."""
+    def top(self, relevance: Relevance, count: int) -> list[Neuron]:
+        """The `count` most relevant neurons."""
         texts = self.opened.texts.of(self.view.input_ids)
-        [best] = top_neurons(relevance, count, absolute)
-        return [self._in_words(neuron, texts, normed) for neuron in best]
+        [best] = top_neurons(relevance, count)
+        return [self._in_words(neuron, texts) for neuron in best]
 
-    def _in_words(self, top: TopNeuron, texts: Sequence[str], normed: bool) -> Neuron:
+    def _in_words(self, top: TopNeuron, texts: Sequence[str]) -> Neuron:
         """A neuron with its logit lens in words; `texts` are those of the tokens that the model read."""
         view = self.opened.view
-        lens = writing(view, top.layer, top.neuron, _WORDS, normed)
+        lens = writing(view, top.layer, top.neuron, _WORDS)
         lists = (lens.promoted, lens.suppressed, nearest_tokens(view, top.layer, top.neuron, _WORDS))
         promoted, suppresses, key = ([self._word(token) for token, _ in listed] for listed in lists)
         name = view.neuron_names.of(top.layer, top.neuron)
@@ -241,14 +241,7 @@ def overflow_watch(view: ModelView) -> Iterator[Callable[[], bool]]:
         yield lambda: not all(map(bool, to_host(finite)))
 
 
-def show_neurons(
-    question: NeuronQuestion,
-    method: Method,
-    change: Steering,
-    top: int = 10,
-    absolute: bool = False,
-    normed: bool = False,
-) -> dict[str, Any]:
+def show_neurons(question: NeuronQuestion, method: Method, change: Steering, top: int = 10) -> dict[str, Any]:
     """Print the most relevant neurons by a method, and the prediction before and after a change.
 
     Returns them as plain data. Raises UserError for neurons that the model does not have, and for changes that make
@@ -262,7 +255,7 @@ def show_neurons(
     numbers = " against ".join(f"{float(logit[0]):.2f}" for logit in logits if logit is not None)
     why = " rather than ".join(question.explained)
     say(f"{opened.id}: neurons for {why} by {method.name} (explained {numbers}){question.note}")
-    neurons = question.top(relevance, top, absolute, normed)
+    neurons = question.top(relevance, top)
     if neurons:
         _show_table(neurons)
     before, after = question.predict(Steering()), None

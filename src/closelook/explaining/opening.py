@@ -18,6 +18,7 @@ from huggingface_hub import try_to_load_from_cache
 from torch import nn
 from transformers import AutoTokenizer, BaseImageProcessor, Pipeline, PreTrainedTokenizerBase
 from transformers.utils.hub import cached_file
+from transformers.utils.logging import disable_progress_bar
 
 from closelook.evaluation.benchmark.demo import EVERY, model_dir
 from closelook.evaluation.benchmark.encoding import Pieces, Segmenter
@@ -168,6 +169,7 @@ def open_model(
     if family not in (None, GENERIC):
         raise UserError(f"`family` must be {GENERIC!r} or left out, not {family!r}")
     if isinstance(model, str | PathLike):
+        disable_progress_bar()  # of transformers, which is drawn even where nobody looks
         name = str(model)
         location = _location(name)
         view = load_model(

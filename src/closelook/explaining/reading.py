@@ -15,7 +15,7 @@ from closelook.evaluation.benchmark.encoding import Encoding, encode, encoding_o
 from closelook.evaluation.benchmark.pictures import picture, pixels_of, view_of
 from closelook.evaluation.benchmark.samples import Malformed, Prompt, sample, with_evidence
 from closelook.evaluation.benchmark.slotless import TOO_LONG
-from closelook.evaluation.benchmark.slots import NOT_ONE_TOKEN, tail_behind
+from closelook.evaluation.benchmark.slots import NOT_ONE_TOKEN
 from closelook.evaluation.benchmark.views import tokenise
 from closelook.explaining.opening import Opened
 from closelook.explaining.question import MARKER, Answer, EveryToken, Input, Label, Question, Word, WordLike
@@ -167,7 +167,7 @@ def _fitted(view: View, given: Input, question: Question, opened: Opened) -> Vie
     """
     kind = opened.kind
     goes_on = kind.causal and not kind.labels
-    steps, most = _steps(view, given, question, opened) if goes_on else 1, opened.view.max_length
+    steps, most = _steps(given, question, opened) if goes_on else 1, opened.view.max_length
     if given.truncate:
         most = min(most, opened.tokenizer.model_max_length)
     excess = len(view.input_ids) + steps - 1 - most
@@ -190,10 +190,10 @@ def _fitted(view: View, given: Input, question: Question, opened: Opened) -> Vie
     return replace(view, input_ids=ids, special_mask=special, part_names=names, position=position, cut=excess)
 
 
-def _steps(view: View, given: Input, question: Question, opened: Opened) -> int:
+def _steps(given: Input, question: Question, opened: Opened) -> int:
     """The number of tokens behind the text that are explained."""
     if isinstance(question, Answer):
-        return question.most if question.answer is None else len(answer_ids(given, question, opened, view))
+        return question.most if question.answer is None else len(answer_ids(given, question, opened))
     if isinstance(question, EveryToken):
         return question.count if question.target is None else len(target_ids(given, question.target, opened))
     return 1
@@ -221,13 +221,8 @@ def _token_id(word: WordLike, name: str, given: Input, opened: Opened) -> int | 
         return None
     if opened.kind.slot:
         raise UserError("with token ids as the text, `target` and `foil` must be token ids too")
-    if opened.kind.decoder:
-        before, written = given.answer_so_far(opened), _written(given, opened)
-        (joint,) = encode(opened.writer, [before.with_target(word.strip())], template=False)
-        tail = _rest(joint.ids, written) or []
-    else:
-        before = given.prompt(opened)
-        tail = _verbatim_tail(given, word if given.parts is not None else word.strip(), opened)
+    tail = tokens_behind(given, word if given.parts is not None else word.strip(), opened)
+    before = given.answer_so_far(opened) if opened.kind.decoder else given.prompt(opened)
     if len(tail) != 1:
         raise _unexplained(f"{word!r} is not one token after {before.text[-40:]!r}")
     if tail[0] == opened.writer.unk_token_id:
@@ -242,9 +237,24 @@ def _known_token(token: Any, name: str, opened: Opened) -> int:
     return token
 
 
-def _verbatim_tail(given: Input, text: str, opened: Opened) -> list[int]:
-    """The tokens of `text` when it follows an input that is read unchanged."""
-    return _following(given.prompt(opened), _encoded(given, opened).ids, text, opened.tokenizer)
+def tokens_behind(given: Input, text: str, opened: Opened) -> list[int]:
+    """The tokens of `text` when it follows the input, or of a decoder what it has written.
+
+    These are the tokens that are added when both are tokenised together or, if both would then share a token, those of
+    the text alone. Raises UserError for tokens that the model lacks.
+    """
+    if opened.kind.decoder:
+        ids = _following(given.answer_so_far(opened), _written(given, opened), text, opened.writer)
+    elif given.is_verbatim:
+        ids = _following(given.prompt(opened), _encoded(given, opened).ids, text, opened.tokenizer)
+    else:
+        prompt, tokenizer = given.prompt(opened), opened.tokenizer
+        joint = given.before + text if text[:1].isspace() else prompt.with_target(text)
+        context, both = (encoding.open_ended() for encoding in encode(tokenizer, [prompt.text, joint]))
+        rest = _rest(both.ids, context.ids)
+        ids = encode(tokenizer, [joint[len(prompt.text) :]], template=False)[0].ids if rest is None else rest
+    _check_known(ids, opened)
+    return ids
 
 
 def _following(prompt: Prompt, before: list[int], text: str, tokenizer: Any) -> list[int]:
@@ -265,56 +275,26 @@ def _written(given: Input, opened: Opened) -> list[int]:
     return encode(opened.writer, [given.answer_so_far(opened).text], template=False)[0].ids
 
 
-def answer_ids(given: Input, question: Answer, opened: Opened, view: View) -> list[int]:
-    """The token ids of the question's answer when it follows the input of `view`. Raises UserError if it has none."""
+def answer_ids(given: Input, question: Answer, opened: Opened) -> list[int]:
+    """The token ids of the question's answer when it follows the input. Raises UserError if it has none."""
     answer = question.answer
-    if not isinstance(answer, str):
-        ids = [_known_token(token, "answer", opened) for token in answer or ()]
-    elif not answer.strip():
+    if isinstance(answer, str) and not answer.strip():
         raise UserError("the answer is empty: give at least one word")
-    elif opened.kind.decoder:
-        ids = _following(given.answer_so_far(opened), _written(given, opened), answer, opened.writer)
-    elif given.is_verbatim:
-        ids = _verbatim_tail(given, answer, opened)
+    if isinstance(answer, str):
+        ids = tokens_behind(given, answer, opened)
     else:
-        ids = _behind(given, answer, opened)
+        ids = [_known_token(token, "answer", opened) for token in answer or ()]
     if not ids:
         raise UserError("the answer has no tokens: give at least one word or token id")
     _check_known(ids, opened)
     return ids
 
 
-def _behind(given: Input, answer: str, opened: Opened) -> list[int]:
-    """The tokens of an answer that follows the prompt: those added when both are tokenised together or, if the prompt
-    and the answer would then share a token, those of the answer alone.
-    """
-    prompt, tokenizer = given.prompt(opened), opened.tokenizer
-    joint = given.before + answer if answer[:1].isspace() else prompt.with_target(answer)
-    context, both = (encoding.open_ended() for encoding in encode(tokenizer, [prompt.text, joint]))
-    rest = _rest(both.ids, context.ids)
-    return encode(tokenizer, [joint[len(prompt.text) :]], template=False)[0].ids if rest is None else rest
-
-
 def target_ids(given: Input, target: str, opened: Opened) -> list[int]:
-    """The ids of all tokens of the target when it follows the text, or when a decoder writes it.
-
-    Raises UserError if there are none, and for tokens that the model lacks.
-    """
-    word = target.strip()
-    if opened.kind.decoder:
-        ids = encode(opened.writer, [word], template=False)[0].ids
-    elif given.is_verbatim:
-        ids = _verbatim_tail(given, word, opened)
-    else:
-        prompt, tokenizer = given.prompt(opened), opened.tokenizer
-        context, joint = (each.open_ended() for each in encode(tokenizer, [prompt.text, prompt.with_target(word)]))
-        try:
-            ids = tail_behind(prompt, word, context, joint, tokenizer).ids
-        except Malformed as error:
-            raise _unexplained(error) from None
+    """The ids of all tokens of the target when it follows the input. Raises UserError if there are none."""
+    ids = tokens_behind(given, target.strip(), opened)
     if not ids:
         raise _unexplained(f"{target!r} has no tokens")
-    _check_known(ids, opened)
     return ids
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.style import Style
 from rich.text import Text
 
 from closelook import terminal
-from closelook.evaluation.report.heatmaps.tokens import Line, colour, in_digits, least, scale, share_of
+from closelook.evaluation.report.heatmaps.tokens import Line, in_digits, least
 from closelook.evaluation.report.heatmaps.tokens import terminal as coloured
 from closelook.explaining.explained import Explained, is_matrix
 from closelook.explaining.heatmap import Lines, lines_of
@@ -18,7 +17,7 @@ from closelook.lrp_core.records.types import Relevance
 from closelook.lrp_core.rules.boundaries import REASONS
 from closelook.terminal import not_finite, say, say_table
 
-PATCHES = 6  # patches of an image that a terminal without colours shows
+PATCHES = 6  # most relevant patches of an image that are shown
 _WHOLE = 64  # longest text of an answer's prompt that is shown whole, in tokens
 _STRONGEST = 8  # tokens that are shown of a longer one, the most relevant
 
@@ -52,7 +51,7 @@ def _show(explained: Explained, dtype: str, by_word: bool) -> None:
         if problem := _unshown([line], dtype):
             say(label + problem)
         elif explained.images is not None:
-            _show_patches(explained, line, label)
+            say(label + _patches(explained, line))
         else:
             if explained.answer is not None:
                 say(f"{label}{_shares(explained, method)}")
@@ -138,40 +137,21 @@ def _show_matrix(explained: Sequence[Explained], every: Sequence[Lines], number:
         for each, row in zip(explained, rows, strict=True):
             say(Text(f"{method} {each.target:{label}}  ") + _strongest(columns[: len(row)], row))
         return
-    plain = [False] * len(values)
-    high, low, numbers = scale(values, plain), least(values, plain), iter(digits)
+    numbers = iter(digits)
     table = []
     for each, row in zip(explained, rows, strict=True):
-        cells = [Text(next(numbers), _style(share_of(value, high, low))) for value in row]
-        unread = [Text()] * (len(columns) - len(cells))
-        table.append([Text(each.target), Text(f"{each.logits[0]:.2f}"), *cells, *unread])
+        cells = [next(numbers) for _ in row]
+        unread = [""] * (len(columns) - len(cells))
+        table.append([each.target, f"{each.logits[0]:.2f}", *cells, *unread])
     headings = [method, "logit", *(token.strip() or "␣" for token in columns)]
     say_table(headings, table, headings[1:], lines=False)
 
 
-def _style(share: float) -> Style:
-    """Black on the colour of a share of the scale."""
-    return Style(color="black", bgcolor=colour(share))
-
-
-def _show_patches(explained: Explained, line: Line, label: str) -> None:
-    """Print an image's patches as a grid of coloured cells; without colours, its most relevant patches with numbers."""
-    if not terminal.console.color_system:
-        largest = _largest(line.values, PATCHES)
-        numbers = in_digits([line.values[at] for at in largest])
-        tokens = explained.tokens
-        say(label + "; ".join(f"{tokens[at]} {number}" for at, number in zip(largest, numbers, strict=True)))
-        return
-    assert explained.images is not None
-    rows, columns = explained.images.grid
-    patches = line.values[1:]  # the first token is the class token
-    plain = [False] * len(patches)
-    high, low = scale(patches, plain), least(patches, plain)
-    for row in range(rows):
-        text = Text(label if row == 0 else " " * len(label))
-        for value in patches[row * columns : (row + 1) * columns]:
-            text.append("  ", _style(share_of(value, high, low)))
-        say(text)
+def _patches(explained: Explained, line: Line) -> str:
+    """The most relevant patches of an image with their numbers."""
+    largest = _largest(line.values, PATCHES)
+    numbers = in_digits([line.values[at] for at in largest])
+    return "; ".join(f"{explained.tokens[at]} {number}" for at, number in zip(largest, numbers, strict=True))
 
 
 def show_layers(explained: Sequence[Explained], dtype: str) -> None:
