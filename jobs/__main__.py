@@ -22,7 +22,7 @@ _COMMANDS = (
     "roots.commands",
     "submit",
     "explain",
-    "texts.commands",
+    "files",
     "listings.commands",
 )
 for _module in _COMMANDS:

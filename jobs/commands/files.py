@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +18,6 @@ from closelook.jobs.commands.options import (
     named_columns,
     naming_options,
 )
-from closelook.terminal import complain
 
 Texts = Annotated[str, typer.Argument(metavar="IN", help="JSON Lines, a JSON list, CSV or Parquet; also a URL.")]
 Tables = Annotated[Path, typer.Argument(metavar="OUT.parquet", help="Rows by word; OUT.tokens.parquet has the tokens.")]
@@ -41,26 +39,20 @@ def explain_file(
 ) -> None:
     """Explain every text of a file, as rows by word and by token. After an interruption, the same command continues.
 
-    Where a row has no target, the model's own decision (its label or next word) is explained.
+    A classifier's own decision is explained where a row has no label; a language model's rows need a target.
     """
     from closelook.methods import parse_methods
 
     of.check("file")
-    parse_methods(method)  # before the heavy imports: a mistyped name shows at once
+    methods = parse_methods(method)  # before the heavy imports: a mistyped name shows at once
     columns = named_columns(column)
 
-    from closelook.explaining.opening import chosen_device
-    from closelook.jobs.commands.texts.computing import Asking
-    from closelook.jobs.commands.texts.explaining import explain_file as write
-    from closelook.jobs.commands.texts.parts import Job, WorkerDied
+    from closelook.jobs.commands.file_run import explain_file as write
 
     with naming_options():
-        job = Job(replace(of, device=chosen_device(of.device)), method, Asking(explanation, truncate))
-        try:
-            write(file, to, job, columns, workers, encoding)
-        except WorkerDied as error:
-            complain(f"error: {error}: run the same command again to continue", "red")
-            raise typer.Exit(1) from None
+        complete = write(file, to, of, methods, columns, encoding, workers, explanation, truncate)
+    if not complete:
+        raise typer.Exit(1)
 
 
 Words = Annotated[
@@ -73,6 +65,6 @@ Sheet = Annotated[Path, typer.Argument(metavar="SHEET.html", help="The page to w
 @command(TEXTS)
 def decisions(file: Words, case: CaseId, to: Sheet) -> None:
     """Write a sheet about the decision on one text: its relevant words, its probability and the alternative."""
-    from closelook.jobs.commands.texts.deciding import write_sheet
+    from closelook.jobs.commands.deciding import write_sheet
 
     write_sheet(file, case, to)

@@ -10,7 +10,7 @@ TEXTS = {"A/1": "The famous telescope looked dull.", "a 1": "Your nephews looked
 
 
 @pytest.fixture
-def rows(closelook, tmp_path):
+def rows(closelook, inline, tmp_path):
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"id": i, "text": t}) + "\n" for i, t in TEXTS.items()))
     to = tmp_path / "rows.parquet"
     files = str(tmp_path / "in.jsonl"), str(to)

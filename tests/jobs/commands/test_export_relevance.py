@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from closelook.evaluation.schema import TOKENS, WORDS, check
-from closelook.jobs.commands.texts.parts import replacing
+from closelook.jobs.commands.roots.explained import replacing
 from closelook.jobs.store import Store
 
 TEXTS = {

@@ -29,14 +29,14 @@ def formulas_in(text):
     return [cell for cell in cells if cell.startswith(("=", "+", "-", "@", "\t", "\r")) and not is_number(cell)]
 
 
-def test_no_cell_of_explained_texts_is_a_formula(closelook, tmp_path):
+def test_no_cell_of_explained_texts_is_a_formula(closelook, inline, tmp_path):
     rows = [{"id": formula, "text": f"= @ - The film was dull {at}."} for at, formula in enumerate(FORMULAS)]
     rows += [{"id": f"{formula} without a text", "text": ""} for formula in FORMULAS]
     (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     to = tmp_path / "out.parquet"
     options = ("--model", MODEL, "--method", "lrp,random")
     assert closelook("explain-file", str(tmp_path / "in.jsonl"), str(to), *options)[0] == 0
-    written = [*tmp_path.rglob("*.csv")]
+    written = [*tmp_path.glob("*.csv")]
     assert {path.name for path in written} == {"out.unexplained.csv"}
     for path in written:
         assert formulas_in(path.read_bytes().decode()) == []
