@@ -1,4 +1,4 @@
-"""`closelook export --relevance`: the rows of a run are those that explain-file writes of the same texts."""
+"""`closelook export --relevance`: the rows of a run are what `closelook.explain` tells of the same texts."""
 
 import json
 
@@ -6,6 +6,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+import closelook as front
 from closelook.evaluation.schema import TOKENS, WORDS, check
 from closelook.jobs.commands.roots.explained import replacing
 from closelook.jobs.store import Store
@@ -53,53 +54,35 @@ def read(path):
     return [pd.read_parquet(file).set_index(PLACE).sort_index() for file in (path, path.with_suffix(".tokens.parquet"))]
 
 
-def compared(rows, explained):
-    """Rows of a run are at least those of the file, in every column that both know."""
-    for exported, expected in zip(rows, explained, strict=True):
-        exported, of_run = exported.loc[expected.index], ["row", "model", "task", "probability"]
-        assert len(expected) > 20
-        pd.testing.assert_frame_equal(
-            exported.drop(columns=of_run), expected.drop(columns=of_run), atol=1e-5, check_dtype=False
-        )
-
-
-def test_rows_of_a_run_are_those_of_explain_file_and_have_its_users_ids(run, closelook, tmp_path):
+def test_rows_of_a_run_are_what_explain_tells_and_have_its_users_ids(run, closelook, tmp_path):
     file = write(tmp_path / "mine.jsonl", [{"text": text, "id": name} for name, text in TEXTS.items()])
     export = run(file, ["bert-sentiment"], "label")
     code, out, _ = export()
     assert code == 0
     assert out.startswith("3 samples, written to ")
-    of_file = ("explain-file", file, str(tmp_path / "file.parquet"), "--model", "demo/bert-sentiment")
-    assert closelook(*of_file, "--method", METHODS)[0] == 0
-    rows, explained = read(tmp_path / "rows.parquet"), read(tmp_path / "file.parquet")
-    compared(rows, explained)
-    for exported, expected in zip(rows, explained, strict=True):
-        assert set(exported.index.get_level_values("id")) == set(TEXTS)
-        assert set(exported["task"]) == {"mine"}
-        probability = exported.loc[expected.index]["probability"].to_numpy()
-        assert probability == pytest.approx(expected["probability"].to_numpy(), abs=1e-5)
+    _, tokens = read(tmp_path / "rows.parquet")
+    explained = front.explain(list(TEXTS.values()), model="demo/bert-sentiment", method=METHODS.split(","))
+    for name, explanation in zip(TEXTS, explained, strict=True):
+        for method, expected in explanation.to_frame().groupby("method"):
+            rows = tokens.loc[name, method, "contrastive", "full"]
+            assert list(rows["token"]) == list(expected["token"])
+            assert rows["relevance"].to_numpy() == pytest.approx(expected["relevance"].to_numpy(), abs=1e-5)
+    assert set(tokens["task"]) == {"mine"}
     code, _, err = export()
     assert code == 2
     assert "exists already" in err
 
 
-def test_rows_of_words_beside_their_slots_are_those_of_explain_file(run, closelook, tmp_path):
-    models = ("gpt2", "bert", "t5")
-    file = write(tmp_path / "mine.jsonl", ASKED)
-    assert run(file, models)()[0] == 0
-    rows = read(tmp_path / "rows.parquet")
-    plain = [{key: value for key, value in row.items() if key != "evidence"} for row in ASKED]
-    file = write(tmp_path / "plain.jsonl", plain)
-    for model in models:
-        to = tmp_path / f"{model}.parquet"
-        code, _, err = closelook("explain-file", file, str(to), "--model", f"demo/{model}", "--method", METHODS)
-        assert code == 0, err
-        explained = read(to)
-        slots = {row["id"]: row["text"].index("___") for row in ASKED}
-        for frame in explained:  # in a sample's text, unlike in the file's, no mark stands in the slot
-            behind = frame["start"] > frame.index.get_level_values("id").map(slots)
-            frame.loc[behind, ["start", "end"]] -= len("___")
-        compared([frame[frame["model"] == model] for frame in rows], explained)
+@pytest.mark.parametrize("model", ["gpt2", "bert", "t5"])
+def test_rows_of_words_beside_their_slots_are_what_explain_tells(run, model, tmp_path):
+    assert run(write(tmp_path / "mine.jsonl", ASKED), [model])()[0] == 0
+    words, _ = read(tmp_path / "rows.parquet")
+    for row in ASKED:
+        expected = front.explain(row["text"], row["target"], row["foil"], model=f"demo/{model}", method="attnlrp")
+        frame, rows = expected.to_frame(by="word"), words.loc[row["id"], "attnlrp", "contrastive", "full"]
+        assert rows["relevance"].sum() == pytest.approx(frame["relevance"].sum(), abs=1e-5)
+        text, located = row["text"].replace("___", ""), rows[rows["start"].notna()]
+        assert [text[int(r.start) : int(r.end)] for r in located.itertuples()] == list(located["word"])
 
 
 def test_rows_that_are_not_finished_are_removed_or_found_by_gc(tmp_path):
