@@ -102,11 +102,11 @@ def explain(
         entry = sentence if messages is None else chat_in(messages)
         opened = of.open()
         settings: dict[str, Any] = {"prefix": prefix, "answer": answer, "spans": _characters(spans), "words": words}
-        given, question = ask(entry, opened, truncate=truncate, generate=generate, **settings, **vars(asked))
+        item, question = ask(entry, opened, truncate=truncate, generate=generate, **settings, **vars(asked))
         finer = {name: True for name, is_asked in (("boundaries", layers), ("checkpoint", checkpoint)) if is_asked}
         with shown():
-            answers = tuple(explain_in_turn(given, question, opened, methods, **finer))
-        explanation = explanation_of(given, opened, answers)
+            answers = tuple(explain_in_turn(item, question, opened, methods, **finer))
+        explanation = explanation_of(item, opened, answers)
         explanation.show(by_word)
         if html is not None:
             write_file(html, explanation.page(by_word))
@@ -206,10 +206,10 @@ def neurons(
     from closelook.terminal import as_json, write_file
 
     with naming_options():
-        given_change = steering(change.set or (), change.scale or (), change.last)
+        steered = steering(change.set or (), change.scale or (), change.last)
         opened = of.open()
         question = NeuronQuestion(*ask(text, opened, **vars(asked)), opened, change.generate)
-        record = show_neurons(question, chosen, given_change, shown.top)
+        record = show_neurons(question, chosen, steered, shown.top)
         if shown.json is not None:
             write_file(shown.json, as_json(record))
 

@@ -242,9 +242,9 @@ def test_messages_go_through_the_template_and_no_further(model, tokenizer):
     [answer] = explanation.answers
     assert answer.view.input_ids == expected
     text = chat.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    parts = [(part.name, text[part.start : part.end]) for part in explanation.answers[0].given.parts]
+    parts = [(part.name, text[part.start : part.end]) for part in explanation.answers[0].item.parts]
     assert parts == [("system", "girl"), ("user", "user")]
-    assert explanation.answers[0].given.parts[1].start == text.rindex("user"), "the role has the same letters"
+    assert explanation.answers[0].item.parts[1].start == text.rindex("user"), "the role has the same letters"
     several = closelook.explain([messages, messages[:1]], model=opened(model, chat))
     assert len(several[0].tokens) == len(expected) > len(several[1].tokens)
 
@@ -253,7 +253,7 @@ def test_roles_that_come_again_are_numbered_and_templates_may_refuse(model):
     chat = AutoTokenizer.from_pretrained(model_dir("gpt2"), chat_template=CHAT)
     turns = [{"role": role, "content": "the keys"} for role in ("user", "assistant", "user")]
     explanation = closelook.explain(turns, model=opened(model, chat))
-    assert [part.name for part in explanation.answers[0].given.parts] == ["user 1", "assistant", "user 2"]
+    assert [part.name for part in explanation.answers[0].item.parts] == ["user 1", "assistant", "user 2"]
     strict = AutoTokenizer.from_pretrained(
         model_dir("gpt2"), chat_template="{{ raise_exception('roles must alternate') }}"
     )

@@ -111,16 +111,16 @@ class AnswerText:
         return token_spans
 
 
-def answer_text(given: Input, question: Answer, opened: Opened) -> AnswerText:
+def answer_text(item: Input, question: Answer, opened: Opened) -> AnswerText:
     """The prompt of a question with its answer, given or generated.
 
     Raises UserError if the answer's tokens, turned into text again, are not the answer.
     """
-    prompt = read(given, question, opened)
+    prompt = read(item, question, opened)
     if question.answer is None:
         ids = generated(prompt, question.most, opened)
     else:
-        ids = answer_ids(given, question, opened)
+        ids = answer_ids(item, question, opened)
     before = prompt.decoder_input_ids or prompt.input_ids
     encoding, spelt = encoding_of_ids(ids, opened.writer, after=before)
     text = question.answer if isinstance(question.answer, str) else spelt.lstrip()

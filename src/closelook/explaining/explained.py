@@ -47,7 +47,7 @@ class Explained:
 
     model: str
     output: str  # token, label or score
-    given: Input
+    item: Input
     view: View
     methods: tuple[Method, ...]
     relevance: ByMethod  # by method, a batch of one
@@ -90,7 +90,7 @@ def is_matrix(explained: Sequence[Explained]) -> bool:
 
 
 def explain_in_turn(
-    given: Input, question: Question, opened: Opened, methods: Sequence[Method], **finer: Any
+    item: Input, question: Question, opened: Opened, methods: Sequence[Method], **finer: Any
 ) -> Iterator[Explained]:
     """Yield the explained prediction of a question, or several in turn, each of a text that goes on with those before.
 
@@ -100,26 +100,26 @@ def explain_in_turn(
     answer, spans = None, [None]
     if isinstance(question, questions.Answer):
         finer["kept"] = True
-        answer = answer_text(given, question, opened)
+        answer = answer_text(item, question, opened)
         spans = answer.spans(question.spans)
         views = [answer.view(span) for span in spans]
     else:
-        views = list(_views(given, question, opened))
+        views = list(_views(item, question, opened))
         spans = [None] * len(views)
     in_turn = _relevance_in_turn(opened, methods, views, question.explanation, **finer)
     for at, (view, span, relevance) in enumerate(zip(views, spans, in_turn, strict=True)):
-        found = _explained(given, question, opened, methods, view, relevance, answer, span)
-        yield replace(found, at=at, note="" if at else found.note)
+        prediction = _explained(item, question, opened, methods, view, relevance, answer, span)
+        yield replace(prediction, at=at, note="" if at else prediction.note)
 
 
-def _views(given: Input, question: Question, opened: Opened) -> Iterator[View]:
+def _views(item: Input, question: Question, opened: Opened) -> Iterator[View]:
     """The view of each prediction of a question, with its target. Stops after an end token."""
-    view = read(given, question, opened)
+    view = read(item, question, opened)
     targets: Sequence[int | None] = [view.target_id]
     if isinstance(question, EveryToken):
         targets = [None] * question.count
         if question.target is not None:
-            targets = target_ids(given, question.target, opened)
+            targets = target_ids(item, question.target, opened)
     for target in targets:
         [view] = with_targets([question], opened, [replace(view, target_id=target, decision=None)])
         yield view
@@ -227,7 +227,7 @@ def _of_view(relevance: Mapping[str, Relevance], at: int, view: View) -> ByMetho
 class Asked(NamedTuple):
     """A question about an input."""
 
-    given: Input
+    item: Input
     question: Question
 
 
@@ -258,12 +258,12 @@ def explain_each(
     entries = iter(asked.items())
     while window := list(islice(entries, _WINDOW)):
         waiting: list[_Read] = []
-        for key, (given, question) in window:
+        for key, (item, question) in window:
             try:
                 if question.several:
-                    yield key, tuple(explain_in_turn(given, question, opened, methods))
+                    yield key, tuple(explain_in_turn(item, question, opened, methods))
                 else:
-                    waiting.append(_Read(key, asked[key], read(given, question, opened)))
+                    waiting.append(_Read(key, asked[key], read(item, question, opened)))
             except UnsupportedMethod:
                 raise
             except UserError as error:
@@ -324,7 +324,7 @@ def _explain_batch(batch: Sequence[_Read], opened: Opened, methods: Sequence[Met
 
 
 def _explained(
-    given: Input,
+    item: Input,
     question: Question,
     opened: Opened,
     methods: Sequence[Method],
@@ -347,7 +347,7 @@ def _explained(
         target = token.strip() or repr(token)
         if view.foil_id is not None:
             foil = _texts_written(replace(view, target_id=view.foil_id), opened)[-1].strip()
-    note = space_note(given, question, opened, view)
+    note = space_note(item, question, opened, view)
     if opened.kind.decoder:
         decoder = _side("decoder", [START] * len(start_ids(opened)) + tokens, view, opened)
         tokens = opened.texts.of(view.input_ids)
@@ -362,7 +362,7 @@ def _explained(
     return Explained(
         opened.id,
         opened.output,
-        given,
+        item,
         view,
         tuple(methods),
         relevance,
@@ -396,7 +396,7 @@ def _side(name: str, tokens: list[str], view: View, opened: Opened) -> Side:
     return Side(name, tokens, named(tokens, ids), special, words_of(reader, ids, tokens, special, opened.segmenter))
 
 
-def space_note(given: Input, question: Question, opened: Opened, view: View) -> str:
+def space_note(item: Input, question: Question, opened: Opened, view: View) -> str:
     """A note about the space before the explained target, beginning with a comma; "" if there is nothing to say.
 
     For a masked model it tells that a space was added before the target, for others whether the target begins with the
@@ -404,14 +404,14 @@ def space_note(given: Input, question: Question, opened: Opened, view: View) -> 
     """
     if opened.kind.labels or isinstance(question, questions.Answer):
         return ""
-    prompt, note = given.prompt(opened), ""
-    target_took_space = prompt.text != given.before  # the last space of the text belongs to the target
+    prompt, note = item.prompt(opened), ""
+    target_took_space = prompt.text != item.before  # the last space of the text belongs to the target
     if opened.kind.slot:
         return ", with a space before it" if prompt.space and not target_took_space else ""
     if opened.kind.decoder:  # the target follows what the decoder has written, not the text
         note = ", the text without its last space" if target_took_space else ""
-        prompt = given.answer_so_far(opened)
-        target_took_space = prompt.text != (given.prefix or "")
+        prompt = item.answer_so_far(opened)
+        target_took_space = prompt.text != (item.prefix or "")
     if target_took_space:
         return f", with the space before it{note}"
     target = None if isinstance(question, Label) else question.target

@@ -7,14 +7,14 @@ from typing import Any
 
 from closelook.explaining.explained import Asked, Explained, Outcome, explain_each, explain_in_turn
 from closelook.explaining.explanation import Explanation, Explanations, NotExplained
-from closelook.explaining.inputs import inputs, of_each, plain, read_input, shown
+from closelook.explaining.inputs import display_form, inputs, of_each, plain, read_input
 from closelook.explaining.opening import Opened, open_model
 from closelook.explaining.question import Answer, Input, Spans, Words, question
 from closelook.lrp_core.methods.record import Method
 from closelook.lrp_core.records.types import UserError
 from closelook.methods import method as method_named
 from closelook.methods import parse_method
-from closelook.progress import shown as shown_progress
+from closelook.progress import shown
 
 MethodLike = str | Mapping[str, Any] | Method
 
@@ -73,7 +73,7 @@ def explain(
     lists = {name: of_each(name, value, len(entries)) for name, value in several.items()}
     lists["answer"] = of_each("answer", answer, len(entries)) if is_list else [plain(answer)]
     settings = {"words": words, "generate": plain(generate), "spans": spans, "explanation": explanation}
-    with shown_progress() as tell, open_model(model).in_use() as opened:
+    with shown() as tell, open_model(model).in_use() as opened:
         asked: dict[int, Asked] = {}
         outcomes: dict[int, Outcome] = {}
         for at, entry in enumerate(entries):
@@ -85,9 +85,9 @@ def explain(
         if not asked and outcomes:
             raise outcomes[0]
         if not is_list:
-            given, asked_question = asked[0]
-            answers = tuple(explain_in_turn(given, asked_question, opened, methods))
-            return explanation_of(given, opened, answers)
+            item, single = asked[0]
+            answers = tuple(explain_in_turn(item, single, opened, methods))
+            return explanation_of(item, opened, answers)
         for at, outcome in explain_each(asked, opened, methods):
             outcomes[at] = outcome
             tell("texts", len(outcomes), len(entries))
@@ -95,9 +95,9 @@ def explain(
         for at, entry in enumerate(entries):
             result = outcomes[at]
             if isinstance(result, UserError):
-                every.append(NotExplained(shown(entry), result))
+                every.append(NotExplained(display_form(entry), result))
             else:
-                every.append(explanation_of(asked[at].given, opened, result))
+                every.append(explanation_of(asked[at].item, opened, result))
     return Explanations(every)
 
 
@@ -115,17 +115,17 @@ def ask(
     asks_for_word = arguments.get("target") is not None or arguments.get("generate", 1) > 1
     is_answer = answer is not None or arguments.get("spans") is not None
     further = {"second": second, "prefix": prefix, "truncate": truncate}
-    given, found = read_input(entry, opened, asks_for_word or answer is not None, is_answer, **further)
-    asked = question(opened, answer=found if answer is None else answer, **arguments)
+    item, from_chat = read_input(entry, opened, asks_for_word or answer is not None, is_answer, **further)
+    asked = question(opened, answer=from_chat if answer is None else answer, **arguments)
     if isinstance(asked, Answer) and second is not None:
         raise UserError("an answer takes the place of `second`: leave `second` out")
-    return Asked(given, asked)
+    return Asked(item, asked)
 
 
-def explanation_of(given: Input, opened: Opened, answers: tuple[Explained, ...]) -> Explanation:
+def explanation_of(item: Input, opened: Opened, answers: tuple[Explained, ...]) -> Explanation:
     """The explanation of an input, from its explained predictions."""
-    prompt = None if opened.kind.labels else given.text_read(opened)
-    return Explanation(opened.model, given.text, prompt, answers)
+    prompt = None if opened.kind.labels else item.text_read(opened)
+    return Explanation(opened.model, item.text, prompt, answers)
 
 
 def _methods(method: MethodLike | Sequence[MethodLike]) -> tuple[Method, ...]:

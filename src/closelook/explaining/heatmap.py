@@ -67,21 +67,21 @@ def lines_of(explained: Explained, by_word: bool = False) -> Lines:
 
 def entry_of(explained: Explained, by_word: bool = False) -> dict[str, Any]:
     """The data of a heat map; its text goes on with the tokens that were predicted before."""
-    given, span, answer, decoder = explained.given, explained.span, explained.answer, explained.decoder
+    item, span, answer, decoder = explained.item, explained.span, explained.answer, explained.decoder
     tokens, special, lines = lines_of(explained, by_word)
     before = None  # the number of tokens of prompt and answer before the explained span
     if span is not None and answer is not None:
         before = len(answer.pieces) - len(answer.ids) + span.first
     if decoder is not None:
         written = [token for token, is_start in zip(decoder.tokens, decoder.special, strict=True) if not is_start]
-        text = f"{given.before} → {''.join(written[:before])} "
+        text = f"{item.before} → {''.join(written[:before])} "
     elif explained.at or span is not None:
         text = "".join(explained.tokens[:before]) + " "
-    elif given.second is not None:
-        text = f"{given.text} | {given.second} "
+    elif item.second is not None:
+        text = f"{item.text} | {item.second} "
     else:
-        text = given.before + given.after
-    is_whole = decoder is None and not explained.at and span is None and given.second is None
+        text = item.before + item.after
+    is_whole = decoder is None and not explained.at and span is None and item.second is None
     unit = "token" if len(explained.view.span or [0]) == 1 else "span"
     shown = data(
         tokens,
@@ -91,13 +91,13 @@ def entry_of(explained: Explained, by_word: bool = False) -> dict[str, Any]:
         model=explained.model,
         sample_id=f"{unit} {explained.at + 1}",
         text=text,
-        slot=len(given.before) if is_whole else len(text),
+        slot=len(item.before) if is_whole else len(text),
         target=explained.target,
         foil=explained.foil,
     )
     if explained.images is None or explained.view.pixels is None:
         return shown
-    return with_picture(shown, explained.view.pixels, explained.images, [line.pixels for line in lines], given.text)
+    return with_picture(shown, explained.view.pixels, explained.images, [line.pixels for line in lines], item.text)
 
 
 def titled(explained: Sequence[Explained]) -> str:

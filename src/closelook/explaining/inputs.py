@@ -29,7 +29,7 @@ _ANOTHER = "\ue000\ue001"  # replaces a message's content, to find it; private-u
 Message = Mapping[str, Any]
 
 
-def shown(value: Any) -> Any:
+def display_form(value: Any) -> Any:
     """A text as the caller gave it; of a picture, a few words."""
     return PICTURE if _is_picture(value) else value
 

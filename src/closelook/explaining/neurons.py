@@ -121,17 +121,17 @@ class Predictions:
 class NeuronQuestion:
     """A question about a text whose answer is in neurons. Raises UserError if it does not fit the model."""
 
-    def __init__(self, given: Input, question: Question, opened: Opened, generate: int = 1) -> None:
+    def __init__(self, item: Input, question: Question, opened: Opened, generate: int = 1) -> None:
         """`generate` is the number of tokens that the model continues the text by; with 1, it does not."""
         if opened.kind.images:
             raise UserError(f"{opened.id} reads images: `closelook neurons` reads texts")
         if generate > 1 and (opened.kind.labels or opened.kind.slot):
             raise UserError(f"{opened.id} does not continue a text: leave `generate` out")
         check_neuron(opened.view, 0, 0)
-        [self.view] = with_targets([question], opened, [read(given, question, opened)])
+        [self.view] = with_targets([question], opened, [read(item, question, opened)])
         self.opened, self.generate = opened, generate
         self.explanation = question.explanation
-        self.note = space_note(given, question, opened, self.view)
+        self.note = space_note(item, question, opened, self.view)
 
     @property
     def explained(self) -> list[str]:

@@ -54,14 +54,14 @@ class View:
         return {name: getattr(self, name) for name in (*names, "span", "begun")}
 
 
-def read(given: Input, question: Question, opened: Opened) -> View:
+def read(item: Input, question: Question, opened: Opened) -> View:
     """The view of a question about an input. Raises UserError if they do not fit the model."""
     if opened.kind.images:
-        view = _picture(given, question, opened)
+        view = _picture(item, question, opened)
     elif opened.kind.labels:
-        view = _for_label(given, question, opened)
+        view = _for_label(item, question, opened)
     else:
-        view = _for_words(given, question, opened)
+        view = _for_words(item, question, opened)
         _check_known([token for token in (view.target_id, view.foil_id) if token is not None], opened)
     _check_known([*view.input_ids, *(view.decoder_input_ids or ())], opened)
     [row] = rows_for(opened.view, [view.row])
@@ -78,46 +78,46 @@ def _check_known(ids: Sequence[int], opened: Opened) -> None:
         )
 
 
-def _for_words(given: Input, question: Question, opened: Opened) -> View:
+def _for_words(item: Input, question: Question, opened: Opened) -> View:
     """The view of a question to a model that predicts words; its tokens may be unknown to the model."""
     kind = opened.kind
-    _check_words(given, question, opened)
-    is_plain = given.prefix is None and not given.is_verbatim
+    _check_words(item, question, opened)
+    is_plain = item.prefix is None and not item.is_verbatim
     if is_plain and isinstance(question, Word) and isinstance(question.target, str):
-        return _fitted(_of_sample(given, question, opened), given, question, opened)
-    encoding, target_id, foil_id = _encoded(given, opened), None, None
+        return _fitted(_of_sample(item, question, opened), item, question, opened)
+    encoding, target_id, foil_id = _encoded(item, opened), None, None
     if isinstance(question, Word):
-        target_id = _token_id(question.target, "target", given, opened)
-        foil_id = _token_id(question.foil, "foil", given, opened)
+        target_id = _token_id(question.target, "target", item, opened)
+        foil_id = _token_id(question.foil, "foil", item, opened)
     _check_apart(target_id, foil_id)
     written = None
     if kind.decoder:
         _check_text(encoding, "no text to read")
-        written = _written(given, opened) if given.prefix is not None else []
+        written = _written(item, opened) if item.prefix is not None else []
         if opened.writer.eos_token_id in written:
             raise UserError(f"`prefix` contains {opened.writer.eos_token!r}, which ends the answer: leave that out")
         position = len(written)
     else:
-        encoding = encoding if kind.slot or given.is_verbatim else encoding.open_ended()
+        encoding = encoding if kind.slot or item.is_verbatim else encoding.open_ended()
         _check_text(encoding, "no text before the place of the target")
-        position = _mask_position(encoding, given, opened) if kind.slot else len(encoding) - 1
-    names = _part_names(encoding, given, opened)
+        position = _mask_position(encoding, item, opened) if kind.slot else len(encoding) - 1
+    names = _part_names(encoding, item, opened)
     special = encoding.special.tolist()
     view = View(encoding.ids, special, position, target_id, foil_id, names, decoder_input_ids=written)
-    return _fitted(view, given, question, opened)
+    return _fitted(view, item, question, opened)
 
 
-def _check_words(given: Input, question: Question, opened: Opened) -> None:
+def _check_words(item: Input, question: Question, opened: Opened) -> None:
     """Raise UserError for a question that does not fit a model which predicts words."""
     kind = opened.kind
-    if isinstance(question, Label) or given.second is not None:
+    if isinstance(question, Label) or item.second is not None:
         raise UserError(f"{opened.id} predicts words: `label` and `second` are for models that predict labels")
     foil = question.foil if isinstance(question, Word) else None
     if foil is None and question.explanation is not None and needs_foil(question.explanation):
         free = " or ".join(explained.name for explained in EXPLAINED.values() if not explained.needs_foil)
         with_target = "" if question.several else "`target` and `foil`, or "
         raise UserError(f"a {question.explanation} explanation needs a foil: give {with_target}`explanation` {free}")
-    if given.prefix is not None and not kind.decoder:
+    if item.prefix is not None and not kind.decoder:
         raise UserError(f"{opened.id} is no encoder-decoder: leave `prefix` out, or put it at the end of the text")
     if kind.slot and question.several:
         is_target = isinstance(question, EveryToken) and question.target is not None
@@ -125,41 +125,41 @@ def _check_words(given: Input, question: Question, opened: Opened) -> None:
         raise UserError(f"{opened.id} predicts a word inside a text and does not continue one: {advice}")
 
 
-def _encoded(given: Input, opened: Opened) -> Encoding:
+def _encoded(item: Input, opened: Opened) -> Encoding:
     """The tokens of the input's text, with the special tokens that the tokenizer adds."""
-    if given.ids is not None:
-        return encoding_of_ids(given.ids, opened.tokenizer)[0]
-    (encoding,) = encode(opened.tokenizer, [given.text_read(opened)], template=given.parts is None)
-    return encoding if given.parts is None else with_specials(encoding, opened.tokenizer)
+    if item.ids is not None:
+        return encoding_of_ids(item.ids, opened.tokenizer)[0]
+    (encoding,) = encode(opened.tokenizer, [item.text_read(opened)], template=item.parts is None)
+    return encoding if item.parts is None else with_specials(encoding, opened.tokenizer)
 
 
-def _mask_position(encoding: Encoding, given: Input, opened: Opened) -> int:
+def _mask_position(encoding: Encoding, item: Input, opened: Opened) -> int:
     """The position of the mask token. Raises UserError unless there is exactly one."""
     mask, times = opened.tokenizer.mask_token, encoding.ids.count(opened.tokenizer.mask_token_id)
     if times != 1:
         advice = f"mark its place by {MARKER} instead"
-        if given.is_verbatim:
+        if item.is_verbatim:
             advice = f"token ids must have it once, not {times} times"
         raise UserError(f"{opened.id} predicts at the token {mask}: {advice}")
     return encoding.ids.index(opened.tokenizer.mask_token_id)
 
 
-def _part_names(encoding: Encoding, given: Input, opened: Opened) -> list[str]:
+def _part_names(encoding: Encoding, item: Input, opened: Opened) -> list[str]:
     """The name of the part that each token belongs to: the message of a chat, PROMPT for a text, or TEMPLATE.
 
     A token with characters of two parts belongs to the part that has more of them.
     """
-    if given.parts is None:
+    if item.parts is None:
         return [TEMPLATE if special else PROMPT for special in encoding.special]
-    parts = [part for part in given.parts if part.start < part.end]
+    parts = [part for part in item.parts if part.start < part.end]
     if not parts:
         return [TEMPLATE] * len(encoding)
     spans = [(part.start, part.end) for part in parts]
-    numbers = units_of_tokens(encoding.offsets, np.zeros(len(encoding), bool), given.text_read(opened), spans)
+    numbers = units_of_tokens(encoding.offsets, np.zeros(len(encoding), bool), item.text_read(opened), spans)
     return [parts[number].name if number >= 0 else TEMPLATE for number in numbers]
 
 
-def _fitted(view: View, given: Input, question: Question, opened: Opened) -> View:
+def _fitted(view: View, item: Input, question: Question, opened: Opened) -> View:
     """The view, shortened to the model's maximum length if the input has `truncate`; its `cut` counts lost tokens.
 
     Causal models lose the beginning of the text, others its end; special tokens stay. Raises UserError if the text is
@@ -167,13 +167,13 @@ def _fitted(view: View, given: Input, question: Question, opened: Opened) -> Vie
     """
     kind = opened.kind
     goes_on = kind.causal and not kind.labels
-    steps, most = _steps(given, question, opened) if goes_on else 1, opened.view.max_length
-    if given.truncate:
+    steps, most = _steps(item, question, opened) if goes_on else 1, opened.view.max_length
+    if item.truncate:
         most = min(most, opened.tokenizer.model_max_length)
     excess = len(view.input_ids) + steps - 1 - most
     if excess <= 0:
         return view
-    if not given.truncate:
+    if not item.truncate:
         more = f" and {steps} more" if goes_on else ""
         length = len(view.input_ids)
         raise UserError(f"the text has {length} tokens{more}, but {most} are the most: `truncate` reads a part of it")
@@ -190,12 +190,12 @@ def _fitted(view: View, given: Input, question: Question, opened: Opened) -> Vie
     return replace(view, input_ids=ids, special_mask=special, part_names=names, position=position, cut=excess)
 
 
-def _steps(given: Input, question: Question, opened: Opened) -> int:
+def _steps(item: Input, question: Question, opened: Opened) -> int:
     """The number of tokens behind the text that are explained."""
     if isinstance(question, Answer):
-        return question.most if question.answer is None else len(answer_ids(given, question, opened))
+        return question.most if question.answer is None else len(answer_ids(item, question, opened))
     if isinstance(question, EveryToken):
-        return question.count if question.target is None else len(target_ids(given, question.target, opened))
+        return question.count if question.target is None else len(target_ids(item, question.target, opened))
     return 1
 
 
@@ -210,7 +210,7 @@ def _check_text(encoding: Encoding, reason: str) -> None:
         raise _unexplained(reason)
 
 
-def _token_id(word: WordLike, name: str, given: Input, opened: Opened) -> int | None:
+def _token_id(word: WordLike, name: str, item: Input, opened: Opened) -> int | None:
     """The id of `word`, the target or foil by `name`: a token id, or a word after the text (or the decoder's prefix).
 
     None if it is None. Raises UserError for a word of several tokens.
@@ -221,8 +221,8 @@ def _token_id(word: WordLike, name: str, given: Input, opened: Opened) -> int | 
         return None
     if opened.kind.slot:
         raise UserError("with token ids as the text, `target` and `foil` must be token ids too")
-    tail = tokens_behind(given, word if given.parts is not None else word.strip(), opened)
-    before = given.answer_so_far(opened) if opened.kind.decoder else given.prompt(opened)
+    tail = tokens_behind(item, word if item.parts is not None else word.strip(), opened)
+    before = item.answer_so_far(opened) if opened.kind.decoder else item.prompt(opened)
     if len(tail) != 1:
         raise _unexplained(f"{word!r} is not one token after {before.text[-40:]!r}")
     if tail[0] == opened.writer.unk_token_id:
@@ -237,19 +237,19 @@ def _known_token(token: Any, name: str, opened: Opened) -> int:
     return token
 
 
-def tokens_behind(given: Input, text: str, opened: Opened) -> list[int]:
+def tokens_behind(item: Input, text: str, opened: Opened) -> list[int]:
     """The tokens of `text` when it follows the input, or of a decoder what it has written.
 
     These are the tokens that are added when both are tokenised together or, if both would then share a token, those of
     the text alone. Raises UserError for tokens that the model lacks.
     """
     if opened.kind.decoder:
-        ids = _following(given.answer_so_far(opened), _written(given, opened), text, opened.writer)
-    elif given.is_verbatim:
-        ids = _following(given.prompt(opened), _encoded(given, opened).ids, text, opened.tokenizer)
+        ids = _following(item.answer_so_far(opened), _written(item, opened), text, opened.writer)
+    elif item.is_verbatim:
+        ids = _following(item.prompt(opened), _encoded(item, opened).ids, text, opened.tokenizer)
     else:
-        prompt, tokenizer = given.prompt(opened), opened.tokenizer
-        joint = given.before + text if text[:1].isspace() else prompt.with_target(text)
+        prompt, tokenizer = item.prompt(opened), opened.tokenizer
+        joint = item.before + text if text[:1].isspace() else prompt.with_target(text)
         context, both = (encoding.open_ended() for encoding in encode(tokenizer, [prompt.text, joint]))
         rest = _rest(both.ids, context.ids)
         ids = encode(tokenizer, [joint[len(prompt.text) :]], template=False)[0].ids if rest is None else rest
@@ -270,18 +270,18 @@ def _rest(joint: list[int], before: list[int]) -> list[int] | None:
     return joint[len(before) :] if joint[: len(before)] == before else None
 
 
-def _written(given: Input, opened: Opened) -> list[int]:
+def _written(item: Input, opened: Opened) -> list[int]:
     """The tokens of the decoder's prefix."""
-    return encode(opened.writer, [given.answer_so_far(opened).text], template=False)[0].ids
+    return encode(opened.writer, [item.answer_so_far(opened).text], template=False)[0].ids
 
 
-def answer_ids(given: Input, question: Answer, opened: Opened) -> list[int]:
+def answer_ids(item: Input, question: Answer, opened: Opened) -> list[int]:
     """The token ids of the question's answer when it follows the input. Raises UserError if it has none."""
     answer = question.answer
     if isinstance(answer, str) and not answer.strip():
         raise UserError("the answer is empty: give at least one word")
     if isinstance(answer, str):
-        ids = tokens_behind(given, answer, opened)
+        ids = tokens_behind(item, answer, opened)
     else:
         ids = [_known_token(token, "answer", opened) for token in answer or ()]
     if not ids:
@@ -290,31 +290,31 @@ def answer_ids(given: Input, question: Answer, opened: Opened) -> list[int]:
     return ids
 
 
-def target_ids(given: Input, target: str, opened: Opened) -> list[int]:
+def target_ids(item: Input, target: str, opened: Opened) -> list[int]:
     """The ids of all tokens of the target when it follows the input. Raises UserError if there are none."""
-    ids = tokens_behind(given, target.strip(), opened)
+    ids = tokens_behind(item, target.strip(), opened)
     if not ids:
         raise _unexplained(f"{target!r} has no tokens")
     return ids
 
 
-def _for_label(given: Input, question: Question, opened: Opened) -> View:
+def _for_label(item: Input, question: Question, opened: Opened) -> View:
     """The view of a text or pair for a classifier or regressor. Raises UserError for questions that do not fit it."""
     target_id, foil_id = _label_ids(question, opened)
-    if given.is_verbatim:
-        if given.second is not None:
+    if item.is_verbatim:
+        if item.second is not None:
             raise UserError("`second` needs the first text as a string too, not a chat or token ids")
-        encoding = _encoded(given, opened)
+        encoding = _encoded(item, opened)
         _check_text(encoding, "no text to read")
         position = 0 if opened.kind.reads == "first" else len(encoding) - 1
         view = View(encoding.ids, encoding.special.tolist(), position)
-        view = _fitted(view, given, question, opened)
+        view = _fitted(view, item, question, opened)
     else:
         try:
-            row = sample("terminal", given.text, None, None, None, second=given.second)
+            row = sample("terminal", item.text, None, None, None, second=item.second)
         except Malformed as error:
             raise _unexplained(error) from None
-        view = _tokenised(row, given, opened)
+        view = _tokenised(row, item, opened)
     return replace(view, target_id=0 if opened.output == "score" else target_id, foil_id=foil_id)
 
 
@@ -334,12 +334,12 @@ def _label_ids(question: Question, opened: Opened) -> tuple[int | None, int | No
     return target, foil
 
 
-def _picture(given: Input, question: Question, opened: Opened) -> View:
+def _picture(item: Input, question: Question, opened: Opened) -> View:
     """The view of a picture, prepared for the model. Raises UserError for a file that is no image."""
     target_id, foil_id = _label_ids(question, opened)
-    if given.second is not None:
+    if item.second is not None:
         raise UserError(f"{opened.id} predicts labels of images: leave `second` out")
-    path, data = Path(given.text).expanduser(), given.picture
+    path, data = Path(item.text).expanduser(), item.picture
     if data is None:
         try:
             data = path.read_bytes()
@@ -362,32 +362,32 @@ def _check_apart(target_id: int | None, foil_id: int | None) -> None:
         raise UserError("target equals foil: give a foil that the model could predict in place of the target")
 
 
-def _of_sample(given: Input, question: Word, opened: Opened) -> View:
+def _of_sample(item: Input, question: Word, opened: Opened) -> View:
     """The view of a text with a word as its target, made as a task's sample is.
 
     Samples need evidence, which a question does not have: the first word of the text takes its place.
     """
-    before = given.before
+    before = item.before
     foil = None if question.foil is None else str(question.foil)
     try:
-        row = sample("terminal", before + given.after, len(before), str(question.target), foil)
+        row = sample("terminal", before + item.after, len(before), str(question.target), foil)
         first = [(0, len(before.split(maxsplit=1)[0]))] if before.split() else []
         row = with_evidence(row, first)
     except Malformed as error:
         raise _unexplained(error) from None
-    return _tokenised(row, given, opened, "first_difference" if question.at_difference else "single")
+    return _tokenised(row, item, opened, "first_difference" if question.at_difference else "single")
 
 
-def _tokenised(row: Mapping[str, Any], given: Input, opened: Opened, words: Any = "single") -> View:
+def _tokenised(row: Mapping[str, Any], item: Input, opened: Opened, words: Any = "single") -> View:
     """The sample `row` of schema GENERIC as the model reads it. Raises UserError if it cannot be tokenised."""
     kind = opened.kind
-    truncates_later = given.truncate and not kind.labels
+    truncates_later = item.truncate and not kind.labels
     views, rejects = tokenise(
         [row],
         opened.tokenizer,
         kind=kind,
         max_length=sys.maxsize if truncates_later else opened.view.max_length,
-        truncate=given.truncate and kind.labels,
+        truncate=item.truncate and kind.labels,
         words=words,
         decoder_tokenizer=opened.decoder_tokenizer,
     )
@@ -395,7 +395,7 @@ def _tokenised(row: Mapping[str, Any], given: Input, opened: Opened, words: Any 
         message = ": ".join(filter(None, (reject["reason"], reject["detail"])))
         if reject["reason"] == NOT_ONE_TOKEN and words == "single" and not kind.slot:
             message += "; `words` says which of several tokens is explained"
-        if reject["reason"] == TOO_LONG and not given.truncate:
+        if reject["reason"] == TOO_LONG and not item.truncate:
             message += "; `truncate` reads a part of it"
         raise _unexplained(message)
     [view] = views
