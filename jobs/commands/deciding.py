@@ -8,8 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from closelook.evaluation.explained.cases import cases
-from closelook.evaluation.explained.sheet import sheets
+from closelook.evaluation.explained.sheet import cases, sheets
 from closelook.evaluation.report.page import Provenance
 from closelook.evaluation.schema import WORDS, check
 from closelook.evaluation.schema.versioned import SchemaMismatch
@@ -27,7 +26,7 @@ def write_sheet(file: Path, name: str, to: Path) -> None:
     of_case = rows.filter(pc.equal(rows["id"], name))
     if not of_case.num_rows:
         raise UserError(f"{file} has no case {name!r}{nearest(name, rows['id'].unique().to_pylist())}")
-    page = sheets(list(cases(of_case)), Provenance(file.stem, "", versions()))
+    page = sheets(cases(of_case), Provenance(file.stem, "", versions()))
     write_file(to, page)
 
 
