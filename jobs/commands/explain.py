@@ -202,14 +202,14 @@ def neurons(
     chosen = parse_method(shown.method)  # before the heavy imports: a mistyped name shows at once
 
     from closelook.explaining.front import ask
-    from closelook.explaining.neurons import NeuronQuestion, show_neurons, steering
+    from closelook.explaining.neurons import changes_of, show_neurons
     from closelook.terminal import as_json, write_file
 
     with naming_options():
-        steered = steering(change.set or (), change.scale or (), change.last)
+        changes = changes_of(change.set or (), change.scale or ())
         opened = of.open()
-        question = NeuronQuestion(*ask(text, opened, **vars(asked)), opened, change.generate)
-        record = show_neurons(question, chosen, steered, shown.top)
+        question = ask(text, opened, **vars(asked))
+        record = show_neurons(question, opened, chosen, changes, change.last, shown.top, change.generate)
         if shown.json is not None:
             write_file(shown.json, as_json(record))
 
