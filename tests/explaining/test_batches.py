@@ -40,17 +40,8 @@ def test_a_batch_has_as_many_tokens_as_fit_and_alike_lengths(model, watched):
     assert watched == [(2, 24), (4, 15), (2, 11)]
 
 
-def test_texts_of_unlike_length_share_no_batch_once_it_is_large_enough():
-    lengths = [40] * 20 + [31] * 20 + [29] * 20
-    assert computing.batch_size(lengths) == 40, "29 tokens are less than 0.75 of 40, 31 are not"
-    assert computing.batch_size([40, *[10] * 30]) == 12, "512 tokens of 40 fill a batch, whatever the lengths"
-    assert computing.batch_size([5000, 10]) == 1
-    assert computing.batch_size([4] * 2000) == 1024
-
-
 def test_a_batch_that_memory_does_not_hold_is_halved_and_says_the_same(model, watched, monkeypatch):
     monkeypatch.setattr(computing, "_TOKENS", 8 * 24)
-    monkeypatch.setattr(computing, "_ALIKE", 0)
     whole = closelook.explain(TEXTS, model=model)
     assert watched == [(8, 24)]
     watched.clear()

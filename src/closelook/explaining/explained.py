@@ -27,8 +27,6 @@ ByMethod = dict[str, Relevance]  # by the name of the method
 _AT_ONCE = 256  # predictions of a text that share one forward pass
 _WINDOW = 1024  # questions that are tokenised and sorted by length before the first is answered
 _TOKENS = 4096  # tokens of a batch, padding included
-_ENOUGH = 512  # tokens of a batch from which on a larger one saves less time than its padding costs
-_ALIKE = 0.75  # least length of a text in a larger batch, as a share of the longest
 
 
 class Side(NamedTuple):
@@ -280,19 +278,9 @@ def _batches(waiting: Sequence[_Read]) -> Iterator[Sequence[_Read]]:
     for _, alike in groupby(waiting, key=lambda each: each.group):
         some = list(alike)
         while some:
-            count = batch_size([len(each.view.input_ids) for each in some])
+            count = max(1, _TOKENS // len(some[0].view.input_ids))
             yield some[:count]
             some = some[count:]
-
-
-def batch_size(lengths: Sequence[int]) -> int:
-    """The number of texts in the next batch, taken from texts with these `lengths` in tokens, the longest first."""
-    longest = lengths[0]
-    most, enough = max(1, _TOKENS // longest), max(1, _ENOUGH // longest)
-    for number in range(enough, min(most, len(lengths))):
-        if lengths[number] < _ALIKE * longest:
-            return number
-    return most
 
 
 def _explain_batch(batch: Sequence[_Read], opened: Opened, methods: Sequence[Method]) -> Iterator[tuple[int, Outcome]]:
