@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from closelook.explaining.opening import AUTO, check_unchanged, chosen_device, name_in_memory
+from closelook.explaining.opening import AUTO, check_unchanged, chosen_device, name_in_memory, open_model
 from closelook.jobs.commands.init import name_of
 from closelook.jobs.config import ModelConfig
 from closelook.jobs.methods import METHODS
@@ -84,6 +84,8 @@ def verify(
     names = METHODS if method is None else [method] if isinstance(method, str) else method
     methods = {name: method_named(name) for name in names}
     with shown(progress) as tell:
+        if not isinstance(model, str | PathLike | ModelView | nn.Module):
+            model = open_model(model).view  # of a pipeline, or open already
         if isinstance(model, ModelView | nn.Module):
             check_unchanged(dtype, device, adapter)
             with _wrapped(model, family) as view:
@@ -98,11 +100,8 @@ def verify(
     return Verification(**vars(replace(verification, model=name, identity=identity, versions=versions())))
 
 
-def _settings(model: Any, family: str | None, adapter: Any) -> dict[str, Any]:
-    """The config entry of a model by name. Raises UserError for anything that is no name."""
-    if not isinstance(model, str | PathLike):
-        kinds = "a hub id, a folder, or a model or ModelView in memory"
-        raise UserError(f"`model` must be {kinds}, not {model!r:.60}")
+def _settings(model: str | PathLike[str], family: str | None, adapter: Any) -> dict[str, Any]:
+    """The config entry of a model by name."""
     beside = {} if adapter is None else {"adapter": str(adapter)}
     return {"name": name_of(str(model)), "id": str(model), "family": family, **beside}
 
