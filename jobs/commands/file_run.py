@@ -82,7 +82,7 @@ def explain_file(
     explained, _ = export_relevance(run, output)
     unexplained += _rejected(run)
     _write_list(output.unexplained, unexplained)
-    say(f"{explained:,} texts explained, {len(unexplained):,} rows without an explanation")
+    say(f"{explained:,} texts explained, {len(unexplained):,} without an explanation")
     for _, where, reason in unexplained[:_SHOWN]:
         complain(f"  {where}: {reason}")
     if len(unexplained) > _SHOWN:

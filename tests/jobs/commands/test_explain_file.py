@@ -54,7 +54,7 @@ def read(tmp_path, name="out"):
 def test_rows_are_what_explain_tells_of_each_text_and_are_named_by_their_users_ids(explain_file, tmp_path):
     code, out, err = explain_file("--method", "attnlrp,gradient_l2")
     assert code == 0, err
-    assert "5 texts explained, 1 rows without an explanation" in out
+    assert "5 texts explained, 1 without an explanation" in out
     assert "  reviews.csv:7: empty text\n" in err
     words, tokens = read(tmp_path)
     assert set(tokens["id"]) == set(NAMES)
@@ -104,7 +104,7 @@ def test_rows_without_an_explanation_are_listed_with_the_reason(explain_file, fi
     file.write_text(file.read_text() + f"H;{'the dog ' * 200};1\n")
     code, out, err = explain_file()
     assert code == 0, err
-    assert "5 texts explained, 2 rows without" in out
+    assert "5 texts explained, 2 without" in out
     listed = list(csv.DictReader((tmp_path / "out.unexplained.csv").read_text().splitlines()))
     assert [(row["id"], row["where"]) for row in listed] == [("6", "reviews.csv:7"), ("H", "reviews.csv:9")]
     assert "too long: 802 tokens, the model takes 64" in listed[1]["reason"]
