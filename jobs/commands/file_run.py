@@ -9,9 +9,9 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from closelook.evaluation.benchmark.samples import Malformed, Row
+from closelook.evaluation.benchmark.samples import Malformed
 from closelook.evaluation.benchmark.sources.base import field
 from closelook.evaluation.benchmark.sources.files import IN_FOLDERS, fetch, records
 from closelook.evaluation.benchmark.sources.own import ID, ids_of, renamed
@@ -33,9 +33,17 @@ from closelook.terminal import complain, say
 COLUMNS = ("text", "second", "target", "foil", ID)
 _TASK = "texts"
 _STAGES = ("prepare", "attribute")
+_FILE = "texts.jsonl"  # in the root of the run
 _SHOWN = 5  # rows without an explanation that are printed one by one
 
 Unexplained = tuple[str, str, str]  # id, place in the file, reason
+
+
+class _Text(NamedTuple):
+    """A row of the user's file: its known columns that are not empty, and its place, file:line."""
+
+    columns: dict[str, str]
+    where: str
 
 
 def explain_file(
@@ -66,9 +74,9 @@ def explain_file(
     for method in methods:
         method.require(resolved.family)
     store.create()
-    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
-    store.write_bytes("texts.jsonl", "\n".join([*lines, ""]).encode())
-    path = str(Path(store.root) / "texts.jsonl")
+    lines = [json.dumps(row.columns, ensure_ascii=False) for row in rows]
+    store.write_bytes(_FILE, "\n".join([*lines, ""]).encode())
+    path = str(Path(store.root) / _FILE)
     task = task_of_samples(path, resolved.output, {}, has_evidence=False) | {"truncate": truncate}
     keys: dict[str, Any] = {"name": "explain-file", "device": of.device, "models": [model], "tasks": {_TASK: task}}
     keys["methods"] = [_entry(method) for method in methods]
@@ -80,7 +88,7 @@ def explain_file(
         complain(failure, "red")
     run = load(store.root)
     explained, _ = export_relevance(run, output)
-    unexplained += _rejected(run)
+    unexplained += _rejected(run, rows)
     _write_list(output.unexplained, unexplained)
     say(f"{explained:,} texts explained, {len(unexplained):,} without an explanation")
     for _, where, reason in unexplained[:_SHOWN]:
@@ -91,9 +99,9 @@ def explain_file(
     return not failures
 
 
-def _texts(file: str, columns: Mapping[str, str], encoding: str) -> tuple[list[Row], list[Unexplained]]:
+def _texts(file: str, columns: Mapping[str, str], encoding: str) -> tuple[list[_Text], list[Unexplained]]:
     """(rows with a text, rows without). A row without an id gets its number. Raises UserError if no row has a text."""
-    rows: list[Row] = []
+    rows: list[_Text] = []
     bad: list[Unexplained] = []
     for part in fetch(file, IN_FOLDERS):
         for where, record in records(part, encoding):
@@ -103,7 +111,7 @@ def _texts(file: str, columns: Mapping[str, str], encoding: str) -> tuple[list[R
             except Malformed as error:
                 bad.append((number, where, str(error)))
                 continue
-            rows.append({ID: number, **known, "where": where})
+            rows.append(_Text({ID: number, **known}, where))
     if not rows and not bad:
         raise UserError(f"{file} is empty: it needs at least one row with a text")
     if not rows:
@@ -112,7 +120,7 @@ def _texts(file: str, columns: Mapping[str, str], encoding: str) -> tuple[list[R
     return rows, bad
 
 
-def _row(record: Any) -> Row:
+def _row(record: Any) -> dict[str, str]:
     """The known columns of a row that are not empty. Raises Malformed for a row without a text."""
     if isinstance(record, Malformed):
         raise record
@@ -132,13 +140,13 @@ def _model_of(of: ModelOptions, workers: int) -> dict[str, Any]:
     return entry | {key: value for key, value in further.items() if value is not None}
 
 
-def _explanations(explanation: str | None, output: str, rows: Sequence[Row]) -> list[str]:
+def _explanations(explanation: str | None, output: str, rows: Sequence[_Text]) -> list[str]:
     """The numbers to explain: what was asked for, else contrasts wherever there are any, and targets elsewhere."""
     if explanation is not None:
         return [explanation]
     if output != "token":
         return ["target" if output == "score" else "contrastive"]
-    has_foil = {"foil" in row for row in rows}
+    has_foil = {"foil" in row.columns for row in rows}
     return [name for name, is_needed in (("contrastive", True), ("target", False)) if is_needed in has_foil]
 
 
@@ -149,20 +157,24 @@ def _entry(method: Method) -> dict[str, Any]:
     return {"name": re.sub(r"[^A-Za-z0-9._-]+", "-", method.name).strip("-"), "method": method.base, **options}
 
 
-def _rejected(run: Run) -> Iterator[Unexplained]:
+def _rejected(run: Run, texts: Sequence[_Text]) -> Iterator[Unexplained]:
     """The rows that the run could not explain, with the reasons."""
-    names, places = {}, {}
-    for row in run.samples("arrow", task=_TASK).select(["sample_id", "meta"]).to_pylist():
-        names[row["sample_id"]] = ids_of(row["meta"])
-        places[row["sample_id"]] = json.loads(row["meta"]).get("columns", {}).get("where", "")
+    by_line = {f"{_FILE}:{line}": text for line, text in enumerate(texts, start=1)}
+    places = {text.columns[ID]: text.where for text in texts}
+    samples = run.samples("arrow", task=_TASK).select(["sample_id", "meta"]).to_pylist()
+    names = {row["sample_id"]: ids_of(row["meta"]) for row in samples}
     tables = [table for name in ("benchmark", "views") for _, table in run.read_each(name, REJECT, folder=1)]
     for artifact, _ in run.current("relevance"):
         if artifact.rejects is not None and run.store.exists(artifact.rejects):
             tables.append(run.store.read([artifact.rejects], REJECT))
     for row in [row for table in tables for row in table.to_pylist()]:
         reason = ": ".join(filter(None, (row["reason"], row["detail"])))
-        where = row["where"] or places.get(row["sample_id"], "")
-        yield from ((str(name), where, reason) for name in names.get(row["sample_id"], [row["sample_id"]]))
+        if row["where"] in by_line:
+            text = by_line[row["where"]]
+            yield text.columns[ID], text.where, reason
+            continue
+        for name in names.get(row["sample_id"], ()):
+            yield str(name), places.get(str(name), ""), reason
 
 
 def _write_list(path: Path, rows: Sequence[Unexplained]) -> None:

@@ -142,12 +142,14 @@ def test_the_output_is_a_parquet_file_in_a_folder_that_is_there(explain_file, cl
 
 def test_words_and_their_foils_are_explained_with_the_marks_of_their_places(closelook, inline, tmp_path):
     row = {"text": "The keys to the cabinet ___ old.", "target": "are", "foil": "is", "id": 1}
-    (tmp_path / "words.jsonl").write_text(json.dumps(row) + "\n")
+    without = {"text": "The teachers that saw the girl", "id": 2}
+    (tmp_path / "words.jsonl").write_text(f"{json.dumps(row)}\n{json.dumps(without)}\n")
     for model in ("gpt2", "bert"):
         out = tmp_path / f"{model}.parquet"
         code, _, err = closelook("explain-file", str(tmp_path / "words.jsonl"), str(out), "--model", f"demo/{model}")
         assert code == 0, err
         words, _ = read(tmp_path, model)
+        assert "words.jsonl:2: a text by itself: give a target" in err
         assert set(words["decision"]) == {"are"}
         assert set(words["against"]) == {"is"}
         assert set(words["explanation"]) == {"contrastive"}
