@@ -95,12 +95,13 @@ def explain_in_turn(
     If the question has an answer, its spans are explained in their order, each as a whole. `finer` are arguments of
     methods, such as `boundaries`. Raises UserError for a question that does not fit the model or a method.
     """
-    answer, spans = None, [None]
+    answer: AnswerText | None = None
+    spans: Sequence[Span | None]
     if isinstance(question, questions.Answer):
         finer["kept"] = True
         answer = answer_text(item, question, opened)
-        spans = answer.spans(question.spans)
-        views = [answer.view(span) for span in spans]
+        parts = answer.spans(question.spans)
+        spans, views = parts, [answer.view(part) for part in parts]
     else:
         views = list(_views(item, question, opened))
         spans = [None] * len(views)

@@ -91,7 +91,7 @@ def explain(
         for at, outcome in explain_each(asked, opened, methods):
             outcomes[at] = outcome
             tell("texts", len(outcomes), len(entries))
-        every = []
+        every: list[Explanation | NotExplained] = []
         for at, entry in enumerate(entries):
             result = outcomes[at]
             if isinstance(result, UserError):

@@ -112,7 +112,8 @@ def page(texts: Sequence[Sequence[Explained]], identity: str, by_word: bool = Fa
 
     Above several predictions of a single text stands a matrix, or a table of shares for an answer.
     """
-    first, above = texts[0], None
+    first = texts[0]
+    above: Markup | None = None
     model = first[0].model
     provenance = Provenance("explain", "", versions(), models=[(model, identity)])
     entries = [entry_of(each, by_word) for explained in texts for each in explained]
@@ -122,7 +123,7 @@ def page(texts: Sequence[Sequence[Explained]], identity: str, by_word: bool = Fa
             entry["sample_id"] = f"text {at}, {entry['sample_id']}"
         return explain_page(entries, f"{model}: {len(texts):,} texts", provenance)
     if is_matrix(first):
-        above: Markup | None = matrices(entries, "what each predicted token owes to each token before it")
+        above = matrices(entries, "what each predicted token owes to each token before it")
     elif first[0].answer is not None:
         above = shares_table(shares_of_all(first))
     return explain_page(entries, titled(first), provenance, above)
