@@ -336,10 +336,10 @@ def _explained(
         target = token.strip() or repr(token)
         if view.foil_id is not None:
             foil = _texts_written(replace(view, target_id=view.foil_id), opened)[-1].strip()
+        if opened.kind.decoder:
+            decoder = _side("decoder", [START] * len(start_ids(opened)) + tokens, view, opened)
+            tokens = opened.texts.of(view.input_ids)
     note = space_note(item, question, opened, view)
-    if opened.kind.decoder:
-        decoder = _side("decoder", [START] * len(start_ids(opened)) + tokens, view, opened)
-        tokens = opened.texts.of(view.input_ids)
     text = _side("text", tokens, view, opened)
     if answer is not None and span is not None:
         target = answer.text[span.start : span.end].strip() or target
