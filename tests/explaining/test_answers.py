@@ -258,41 +258,6 @@ def test_the_explained_number_of_an_answer_may_be_its_log_probability(gpt2, expl
     assert float(ours.relevance("gradient_x_input")[0].explained[0]) == pytest.approx(float(expected), rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"answer": ""}, "the answer is empty: give at least one word"),
-        ({"answer": 3}, "`answer` must be a text or token ids, not 3"),
-        ({"answer": [10**6]}, "`answer`: give token ids from 0 to "),
-        ({"answer": ["are", "old"]}, "`answer` must be a text or token ids, not ('are', 'old')"),
-        ({"answer": "cabinet " * 200}, "128 are the most: `truncate` reads a part of it"),
-        ({"spans": "word"}, "`spans` must be 'sentence', 'token' or a list of (start, end), not 'word'"),
-        ({"spans": [3]}, "or a list of (start, end), not [3]"),
-        ({"spans": []}, "`spans` is empty: name at least one part"),
-        ({"spans": [(0, 99)]}, "(0, 99) is no part of the answer, which has 40 characters"),
-        ({"spans": [(4, 4)]}, "(4, 4) is no part of the answer"),
-        ({"spans": [(0, 7), (5, 9)]}, "`spans` overlap: (0, 7) and (5, 9)"),
-        ({"spans": [(7, 8), (8, 11)]}, "no token of the answer belongs to ' ': widen (7, 8)"),
-        ({"target": "are"}, "an answer takes the place of `target`: leave `target` out"),
-        ({"generate": 5}, "`answer` and `generate` exclude each other"),
-        ({"answer": None, "spans": "token"}, "`spans` need an answer: give `answer`, or in `generate`"),
-        (
-            {"explanation": "contrastive"},
-            "a contrastive explanation needs a foil: give `explanation` target",
-        ),
-        ({"text": [464, 318], "spans": [3]}, "or a list of (start, end), not [3]"),
-        ({"model": "demo/bert-sentiment"}, "predicts labels: leave `generate` and `answer` out"),
-        ({"model": "demo/bert"}, "predicts a word inside a text and does not continue one: leave `answer`"),
-        ({"model": "demo/t5", "answer": "on {Thursday}"}, "the tokenizer turns "),
-    ],
-)
-def test_what_is_no_answer_is_one_line(gpt2, settings, message):
-    with pytest.raises(closelook.UserError) as caught:
-        closelook.explain(**({"text": PROMPT, "answer": ANSWER, "model": gpt2} | settings))
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 def test_a_long_prompt_makes_room_for_its_answer(gpt2):
     long = "The girl sees the dogs. " * 30
     explanation = closelook.explain(long, answer=ANSWER, model=gpt2, truncate=True, method="lrp")

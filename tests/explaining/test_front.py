@@ -183,55 +183,6 @@ def test_a_frame_of_an_encoder_decoder_says_which_side_a_token_is_on():
             assert rows["relevance"].sum() == pytest.approx(whole, abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"method": "lpr"}, "unknown method 'lpr' (did you mean 'lrp'?)"),
-        ({"method": {"lrp": {"stepss": 3}}}, "stepss"),
-        (
-            {"method": "contextcite"},
-            "contextcite gives no relevance of tokens: it is computed from the `ablations` of a run",
-        ),
-        ({"method": ["lrp", "lrp"]}, "several methods have the same name (lrp, lrp)"),
-        ({"words": "all"}, "one of single, first_difference, each, not 'all'; a whole answer is explained by `answer`"),
-        ({"target": 10**6, "foil": None, "text": TEXT}, "`target`: give token ids from 0 to "),
-        ({"target": "are", "foil": 7}, "both words or both token ids"),
-        ({"target": 7, "foil": 7, "text": TEXT}, "target equals foil"),
-        ({"text": [5, 6, 7], "foil": "are"}, "target equals foil"),
-        (
-            {"text": TEXT, "model": "demo/bert-sentiment", "target": None, "label": "positive", "foil": "1"},
-            "target equals foil",
-        ),
-        ({"text": f"{TEXT} \udce9"}, "has half of a character (a surrogate), which no tokenizer reads"),
-        (
-            {"text": "caf\udce9.png", "model": "demo/vit", "target": None, "foil": None},
-            "path of an image, rename the file",
-        ),
-        ({"target": "are\udce9"}, "(a surrogate), which no tokenizer reads"),
-        (
-            {"text": "The [MASK] are old", "model": "demo/bert", "target": None, "foil": None},
-            "demo/bert predicts at the token [MASK]: mark its place by ___ instead",
-        ),
-        ({"target": ["are"] * 2}, "`target` has 2 entries for 1 texts"),
-        ({"method": []}, "`method` names no method"),
-        ({"text": 3}, "or a picture, or a list of these, not 3"),
-        ({"text": [None]}, "a text must be a string, not None"),
-        ({"target": 1.5}, "`target` must be a word or a token id, not 1.5"),
-        ({"generate": "2"}, "at least 1, not '2'"),
-        ({"generate": True}, "at least 1, not True"),
-        ({"second": 3}, "`second` must be a string, not 3"),
-        ({"label": 1.5, "target": None, "foil": None}, "`label` must be the name or number of a label, not 1.5"),
-        ({"label": True, "target": None, "foil": None}, "`label` must be the name or number of a label, not True"),
-        ({"model": 3}, "`model` must be a hub id, a folder, or a model, pipeline or ModelView in memory, not 3"),
-    ],
-)
-def test_what_is_mistyped_is_one_line(gpt2, settings, message):
-    with pytest.raises(closelook.UserError) as caught:
-        closelook.explain(**({"text": [TEXT], "model": gpt2, **PAIR} | settings))
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 def test_labels_are_taken_by_number_and_by_name():
     asked = {"text": "The food was good", "model": closelook.open_model("demo/bert-sentiment"), "method": "lrp"}
     by_name = closelook.explain(label="negative", foil="positive", **asked)

@@ -42,29 +42,6 @@ def test_one_message_is_a_chat(gpt2):
         closelook.explain([{"role": "user", "content": "The keys"}], model=gpt2)
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"text": pd.DataFrame({"text": TEXTS})}, "`text` is a DataFrame: give a list of texts"),
-        ({"text": {"text": TEXTS}}, "`text` is a dict: give a list of texts"),
-        ({"text": datasets.DatasetDict(train=datasets.Dataset.from_dict({"text": TEXTS}))}, "`text` is a DatasetDict"),
-        ({"text": set(TEXTS)}, "`text` is a set: give a list of texts"),
-        ({"text": [{"text": TEXTS[0]}]}, "message 1 needs a role and a content"),
-        ({"text": b"The keys"}, "a picture, or a list of these, not b'The keys'"),
-        ({"text": [[True, False]]}, "token ids must be integers, not True"),
-        ({"text": TEXTS, "target": {" are": 1, " is": 2}}, "`target` is a dict: give one value for all texts, or a l"),
-        ({"text": TEXTS, "target": {"are", "is"}}, "`target` is a set: give one value for all texts, or a list"),
-        ({"text": TEXTS, "target": pd.DataFrame({"a": TEXTS})}, "`target` is a DataFrame: give one value"),
-        ({"text": "The keys", "target": b"are"}, "`target` must be a word or a token id, not b'are'"),
-    ],
-)
-def test_containers_with_names_or_without_order_are_refused_in_one_line(gpt2, given, message):
-    with pytest.raises(closelook.UserError) as caught:
-        closelook.explain(**given, model=gpt2, method="random")
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 def test_pictures_in_memory_are_explained_as_their_files(tmp_path):
     vit = closelook.open_model("demo/vit")
     stored = Image.fromarray(RED_IS_LEFT)
