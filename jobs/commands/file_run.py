@@ -73,6 +73,8 @@ def explain_file(
         raise UserError(f"{of.model} reads images: explain-file reads texts")
     for method in methods:
         method.require(resolved.family)
+    if not Path(store.root).exists():
+        output.check_free()
     store.create()
     lines = [json.dumps(row.columns, ensure_ascii=False) for row in rows]
     store.write_bytes(_FILE, "\n".join([*lines, ""]).encode())

@@ -60,6 +60,12 @@ class Output:
         """The file of rows by token."""
         return self.path.with_suffix(".tokens.parquet")
 
+    def check_free(self) -> None:
+        """Raise UserError if one of the files exists."""
+        for path in (self.path, self.tokens):
+            if path.exists():
+                raise UserError(f"{path} exists already: name another file or remove it")
+
     @property
     def unexplained(self) -> Path:
         """The list of rows without an explanation, which exists only if there are any."""
@@ -95,8 +101,7 @@ def write_relevance(store: Store, to: Path) -> None:
     Raises UserError as `export_relevance` does, and if `to` exists.
     """
     output = Output(to)
-    if to.exists():
-        raise UserError(f"{to} exists already: name another file or remove it")
+    output.check_free()
     samples, left_out = export_relevance(load(store.root), output)
     for line in left_out:
         complain(line)

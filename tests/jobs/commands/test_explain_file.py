@@ -100,6 +100,14 @@ def test_a_second_call_computes_nothing_and_another_method_is_added(explain_file
     assert set(read(tmp_path)[0]["method"]) == {"attnlrp", "attnlrp-reduce-l1"}
 
 
+@pytest.mark.parametrize("name", ["out.parquet", "out.tokens.parquet"])
+def test_a_file_of_ones_own_where_rows_go_is_not_overwritten(explain_file, tmp_path, name):
+    (tmp_path / name).write_bytes(b"mine")
+    code, _, err = explain_file()
+    assert (code, f"{name} exists already: name another file or remove it" in err) == (2, True)
+    assert (tmp_path / name).read_bytes() == b"mine"
+
+
 def test_rows_without_an_explanation_are_listed_with_the_reason(explain_file, file, tmp_path):
     file.write_text(file.read_text() + f"H;{'the dog ' * 200};1\n")
     code, out, err = explain_file()
