@@ -148,7 +148,7 @@ def _explanations(explanation: str | None, output: str, rows: Sequence[_Text]) -
         return [explanation]
     if output != "token":
         return ["target" if output == "score" else "contrastive"]
-    has_foil = {"foil" in row.columns for row in rows}
+    has_foil = {"foil" in row.columns for row in rows if "target" in row.columns}
     return [name for name, is_needed in (("contrastive", True), ("target", False)) if is_needed in has_foil]
 
 

@@ -156,8 +156,14 @@ class ModelOptions:
         from closelook.explaining.opening import open_model
 
         self.check()
-        further = {"family": self.family, "adapter": self.adapter, "decoder_tokenizer": self.decoder_tokenizer}
-        return open_model(self.model, self.dtype, self.device, **further)
+        return open_model(
+            self.model,
+            self.dtype,
+            self.device,
+            family=self.family,
+            adapter=self.adapter,
+            decoder_tokenizer=self.decoder_tokenizer,
+        )
 
 
 @dataclass(frozen=True)

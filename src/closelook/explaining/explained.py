@@ -371,6 +371,7 @@ def _explained(
 def _texts_written(view: View, opened: Opened) -> list[str]:
     """The texts of the tokens before the target (of a decoder, without those that it begins with), then the target."""
     ids = view.input_ids if view.decoder_input_ids is None else view.decoder_input_ids[len(start_ids(opened)) :]
+    assert view.target_id is not None
     return opened.written.of([*ids, view.target_id])
 
 

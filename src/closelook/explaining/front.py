@@ -75,19 +75,20 @@ def explain(
     settings = {"words": words, "generate": plain(generate), "spans": spans, "explanation": explanation}
     with shown() as tell, open_model(model).in_use() as opened:
         asked: dict[int, Asked] = {}
-        outcomes: dict[int, Outcome] = {}
+        errors: dict[int, UserError] = {}
         for at, entry in enumerate(entries):
             arguments = {name: values[at] for name, values in lists.items()} | settings
             try:
                 asked[at] = ask(entry, opened, truncate=truncate, **arguments)
             except UserError as error:
-                outcomes[at] = error
-        if not asked and outcomes:
-            raise outcomes[0]
+                errors[at] = error
+        if not asked and errors:
+            raise errors[0]
         if not is_list:
             item, single = asked[0]
             answers = tuple(explain_in_turn(item, single, opened, methods))
             return explanation_of(item, opened, answers)
+        outcomes: dict[int, Outcome] = dict(errors)
         for at, outcome in explain_each(asked, opened, methods):
             outcomes[at] = outcome
             tell("texts", len(outcomes), len(entries))

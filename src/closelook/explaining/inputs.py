@@ -140,7 +140,7 @@ def _ids(value: Sequence[Any], opened: Opened) -> tuple[tuple[int, ...], str]:
     for token in value:
         if isinstance(token, bool) or not isinstance(token, Integral):
             raise UserError(f"token ids must be integers, not {token!r}")
-        if not 0 <= token < size:
+        if not 0 <= int(token) < size:
             raise UserError(f"`text` contains token {token}, but the tokenizer has {size:,} tokens, numbered from 0")
     ids = tuple(map(int, value))
     if tokenizer.pad_token_id in (ids[0], ids[-1]) and tokenizer.pad_token_id != tokenizer.eos_token_id:

@@ -148,7 +148,7 @@ def open_model(
     device: str = AUTO,
     *,
     family: str | None = None,
-    adapter: str | PathLike[str] | None = None,
+    adapter: str | Path | None = None,
     tokenizer: Any = None,
     decoder_tokenizer: Any = None,
     segmenter: Segmenter | None = None,

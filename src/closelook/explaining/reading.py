@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -329,9 +329,9 @@ def _label_ids(question: Question, opened: Opened) -> tuple[int | None, int | No
     if question.label is not None and opened.output == "score":
         raise UserError(f"{opened.id} predicts a score and has no labels: leave `label` out")
     named = (question.label, question.foil)
-    target, foil = (None if name is None else opened.label_id(str(name)) for name in named)
-    _check_apart(target, foil)
-    return target, foil
+    label_id, foil_id = (None if name is None else opened.label_id(str(name)) for name in named)
+    _check_apart(label_id, foil_id)
+    return label_id, foil_id
 
 
 def _picture(item: Input, question: Question, opened: Opened) -> View:
@@ -378,7 +378,7 @@ def _of_sample(item: Input, question: Word, opened: Opened) -> View:
     return _tokenised(row, item, opened, "first_difference" if question.at_difference else "single")
 
 
-def _tokenised(row: Mapping[str, Any], item: Input, opened: Opened, words: Any = "single") -> View:
+def _tokenised(row: dict[str, Any], item: Input, opened: Opened, words: Any = "single") -> View:
     """The sample `row` of schema GENERIC as the model reads it. Raises UserError if it cannot be tokenised."""
     kind = opened.kind
     truncates_later = item.truncate and not kind.labels
@@ -400,4 +400,5 @@ def _tokenised(row: Mapping[str, Any], item: Input, opened: Opened, words: Any =
         raise _unexplained(message)
     [view] = views
     names = ("input_ids", "special_mask", "position", "target_id", "foil_id", "token_type_ids", "decoder_input_ids")
-    return View(**{name: view.get(name) for name in names}, cut=view.get("cut") or 0)
+    fields: dict[str, Any] = {name: view.get(name) for name in names}
+    return View(**fields, cut=view.get("cut") or 0)
