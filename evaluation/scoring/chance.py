@@ -123,7 +123,7 @@ class ChanceLevel:
         sums = np.cumsum(np.stack([chosen, chosen & self.masks.evidence]), axis=1)
         ends = np.concatenate([np.zeros((2, 1), int), sums], axis=1)[:, self.masks.offsets]
         # For each row of `scores`, the number n of chosen tokens and the number g of evidence tokens among them.
-        n, g = np.diff(ends, axis=1)[:, self.masks.samples.find(scores["sample_id"])]
+        n, g = np.diff(ends, axis=1)[:, self.masks.find(scores["sample_id"])]
         known = g > 0
         for name, metric in metrics.items():
             values = scores[name].to_numpy().astype(float)
