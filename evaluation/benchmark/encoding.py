@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from closelook.evaluation.benchmark.samples import UNSPACED_LETTERS, Malformed
+from closelook.evaluation.benchmark.samples import UNSPACED_LETTERS, Malformed, Row
 from closelook.lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
@@ -44,6 +44,11 @@ class Encoding:
         """The encoding without special tokens after the last ordinary one, for models that continue a text."""
         ordinary = (~self.special).nonzero()[0]
         return self._only(np.arange(ordinary[-1] + 1 if len(ordinary) else 0))
+
+    def followed_by(self, ids: Sequence[int]) -> Encoding:
+        """The encoding of a single text with further ordinary tokens behind it, which cover none of its characters."""
+        offsets, special = np.zeros((len(ids), 2), np.int32), np.zeros(len(ids), bool)
+        return Encoding([*self.ids, *ids], np.concatenate([self.offsets, offsets]), np.append(self.special, special))
 
     def without_second_opening(self) -> Encoding:
         """The encoding with its opening token once, where both the template and the text begin with it."""
@@ -118,6 +123,35 @@ def encode(
             encoding = replace(encoding, sequence=sequence, types=types)
         encodings.append(encoding.without_second_opening())
     return encodings
+
+
+def view_row(
+    row: Row,
+    encoding: Encoding,
+    position: int,
+    *,
+    target: int | None,
+    foil: int | None = None,
+    evidence: np.ndarray | None = None,
+    scope: np.ndarray | None = None,
+    **more: Any,
+) -> Row:
+    """A row of the view schema: the sample `row` as the tokens of its encoding [T], with masks [T].
+
+    The model predicts `target`, against `foil`, at `position`; `more` are further columns.
+    """
+    return {
+        "sample_id": row["sample_id"],
+        "input_ids": encoding.ids,
+        "position": position,
+        "target_id": target,
+        "foil_id": foil,
+        "evidence_mask": None if evidence is None else evidence.tolist(),
+        "special_mask": encoding.special.tolist(),
+        "scope_mask": None if scope is None else scope.tolist(),
+        "length": len(encoding),
+        **more,
+    }
 
 
 def with_specials(encoding: Encoding, tokenizer: PreTrainedTokenizerBase) -> Encoding:

@@ -45,35 +45,30 @@ class Tail(NamedTuple):
 
 
 def continuing(
-    rows: Sequence[Row],
-    prompts: Sequence[Prompt],
-    contexts: Sequence[Encoding],
+    row: Row,
+    prompt: Prompt,
+    context: Encoding,
     tokenizer: PreTrainedTokenizerBase,
     counts: Words,
     template: bool = True,
-) -> list[Prediction | Malformed]:
-    """The tokens that a causal model predicts after each row's prompt, or why there are none.
+) -> Prediction:
+    """The tokens that a causal model predicts after a row's prompt.
 
-    `contexts` are the encodings of `prompts`, without special tokens at their ends. `counts` are the task's words.
+    `context` is the encoding of the prompt, without special tokens at its end; `counts` are the task's words. Raises
+    Malformed as `tail_behind` does, and for words that are not to be told apart.
     """
-    words = [[word.strip() for word in _words(row)] for row in rows]
-    joint = [prompt.with_target(word) for prompt, pair in zip(prompts, words, strict=True) for word in pair]
-    encodings = iter([encoding.open_ended() for encoding in encode(tokenizer, joint, template)])
-    results: list[Prediction | Malformed] = []
-    for prompt, context, pair in zip(prompts, contexts, words, strict=True):
-        both = [(word, next(encodings)) for word in pair]
-        try:
-            tails = [tail_behind(prompt, word, context, encoding, tokenizer) for word, encoding in both]
-            results.append(_first_difference(tails, single=counts == "single"))
-        except Malformed as error:
-            results.append(error)
-    return results
+    words = [word.strip() for word in _words(row)]
+    encodings = encode(tokenizer, [prompt.with_target(word) for word in words], template)
+    tails = []
+    for word, encoding in zip(words, encodings, strict=True):
+        tails.append(tail_behind(prompt, word, context, encoding.open_ended(), tokenizer))
+    return _first_difference(tails, single=counts == "single")
 
 
-def answering(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, counts: Words) -> list[Prediction | Malformed]:
+def answering(row: Row, tokenizer: PreTrainedTokenizerBase, counts: Words) -> Prediction:
     """The tokens that the decoder of an encoder-decoder predicts: those of target and foil, which follow no text."""
     nothing = Encoding([], np.zeros((0, 2), np.int32), np.zeros(0, bool))
-    return continuing(rows, [Prompt("", "")] * len(rows), [nothing] * len(rows), tokenizer, counts, template=False)
+    return continuing(row, Prompt("", ""), nothing, tokenizer, counts, template=False)
 
 
 def _words(row: Row) -> list[str]:
@@ -148,26 +143,19 @@ class FilledSlot(NamedTuple):
     end: int
 
 
-def filling(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, answers: bool) -> list[Prediction | Malformed]:
-    """The tokens that a masked model predicts in each row's slot, or why there are none; `shared` is empty.
+def filling(row: Row, tokenizer: PreTrainedTokenizerBase, answers: bool) -> Prediction:
+    """The tokens that a masked model predicts in a row's slot; `shared` is empty.
 
     If target and foil are `answers` of several words, the first word of each is predicted. Words are tokenised with
     their neighbouring words only: tokenizers of masked models split at white space, so that no other word matters.
+    Raises Malformed as `_token` does, and for words of the same token.
     """
-    pairs = [[slot_of(row, word) for word in _words(row)] for row in rows]
-    distinct = list(dict.fromkeys(slot for pair in pairs for slot in pair))
-    encodings = encode(tokenizer, [slot.text for slot in distinct], template=False)
-    encoded = dict(zip(distinct, encodings, strict=True))
-    results: list[Prediction | Malformed] = []
-    for row, pair in zip(rows, pairs, strict=True):
-        try:
-            ids = [_token(slot, encoded[slot], answers, tokenizer) for slot in pair]
-            if len(set(ids)) < len(ids):
-                raise Malformed("target and foil have the same token", f"{row['target']!r}, {row['foil']!r}")
-            results.append(Prediction([], ids[0], ids[1] if len(ids) > 1 else None))
-        except Malformed as error:
-            results.append(error)
-    return results
+    slots = [slot_of(row, word) for word in _words(row)]
+    encodings = encode(tokenizer, [slot.text for slot in slots], template=False)
+    ids = [_token(slot, encoding, answers, tokenizer) for slot, encoding in zip(slots, encodings, strict=True)]
+    if len(set(ids)) < len(ids):
+        raise Malformed("target and foil have the same token", f"{row['target']!r}, {row['foil']!r}")
+    return Prediction([], ids[0], ids[1] if len(ids) > 1 else None)
 
 
 def slot_of(row: Row, word: str) -> FilledSlot:
