@@ -305,13 +305,13 @@ def words(
             groups.append([at])
         else:
             groups[-1].append(at)
-    found = []
+    split = []
     for group in groups:
         for run in _without_spaces(group, texts, segmenter):
             for part in _without_punctuation(run, texts):
                 tokens = part if joined is None else [token for at in part for token in joined[at].tokens]
-                found.append(Word(tokens, "".join(texts[at] for at in part)))
-    return found
+                split.append(Word(tokens, "".join(texts[at] for at in part)))
+    return split
 
 
 def _without_spaces(group: list[int], texts: Sequence[str], segmenter: Segmenter | None) -> Iterator[list[int]]:

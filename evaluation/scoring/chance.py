@@ -88,10 +88,6 @@ def chance(metric: Metric, tokens: np.ndarray, evidence: np.ndarray, seed: int =
     """Chance levels [N] of samples from their numbers of chosen `tokens` [N] and of `evidence` tokens [N] among them.
 
     Each sample has at least one evidence token. `seed` draws relevance for metrics without a closed form.
-
-    >>> from closelook.evaluation.scoring.metrics import METRICS
-    >>> chance(METRICS["pg"], np.array([4, 5]), np.array([1, 1]))
-    array([0.25, 0.2 ])
     """
     pairs, pair_of_sample = np.unique(np.stack([tokens, evidence], axis=1), axis=0, return_inverse=True)
     of_sizes = EXACT.get(metric.name) or partial(_drawn, metric, seed)

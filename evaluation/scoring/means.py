@@ -89,8 +89,8 @@ def sums_of(samples: pa.Table, metrics: Mapping[str, Metric]) -> pa.Table:
     for name in metrics:
         values = pc.if_else(right, samples[name], None)
         columns[name] = values.cast(pa.float64())
-    wanted = [("correct", "sum"), *((name, number) for name in metrics for number in ("sum", "count"))]
-    return pa.table(columns).group_by(VARIANT, use_threads=False).aggregate(wanted)
+    aggregations = [("correct", "sum"), *((name, number) for name in metrics for number in ("sum", "count"))]
+    return pa.table(columns).group_by(VARIANT, use_threads=False).aggregate(aggregations)
 
 
 def means_of(sums: Sequence[pa.Table], metrics: Mapping[str, Metric]) -> pa.Table:

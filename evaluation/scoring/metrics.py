@@ -328,11 +328,6 @@ def score(
     metric; one without evidence is 0 in the metrics that need it.
 
     Raises ValueError if the shapes do not fit, and UserError for a metric that does not return finite numbers [B].
-
-    >>> relevance = np.array([0.1, 0.9, 0.0, 0.5, 0.2])  # two samples: three tokens, two tokens
-    >>> evidence = np.array([False, True, False, False, True])
-    >>> score(relevance, evidence, np.ones(5, bool), np.array([0, 3, 5]), {"pg": METRICS["pg"]}).values["pg"].tolist()
-    [1.0, 0.0]
     """
     if not (len(relevance) == len(evidence) == len(chosen) == offsets[-1]):
         raise ValueError(

@@ -79,10 +79,6 @@ class Comparison:
         A group holds the methods that none of the remaining methods beats (see `beats`); within a group, methods are
         ordered by their means. The method of a first group of one is the only one that no other beats; it need not beat
         each of them. Raises ValueError for a metric that is not compared.
-
-        >>> values = np.random.default_rng(0).normal([[[1.0], [0.2], [0.0]]], 1.0, (60, 3, 1))
-        >>> compare(values, ("a", "b", "c"), ("score",), Resampling(500)).groups("score")
-        [('a',), ('b', 'c')]
         """
         beats, k = self.beats(metric, higher_is_better), self.metrics.index(metric)
         mean = self.mean[:, k] if higher_is_better else -self.mean[:, k]
@@ -220,9 +216,5 @@ def _holm_by_column(p: np.ndarray) -> np.ndarray:
 
 
 def stars(p: float) -> str:
-    """The usual marks of significance.
-
-    >>> [stars(p) for p in (0.2, 0.04, 0.001)]
-    ['', '*', '**']
-    """
+    """The usual marks of significance."""
     return "**" if p < 0.01 else "*" if p < 0.05 else ""

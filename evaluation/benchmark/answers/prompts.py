@@ -61,11 +61,7 @@ def units_of(prompt: str, meta: Mapping[str, Any], kind: UnitKind | None) -> lis
 
 
 def words_in(text: str) -> list[Span]:
-    """The words of a text, with their punctuation: the ranges of characters between white space.
-
-    >>> words_in("Yes, it is.")
-    [(0, 4), (5, 7), (8, 11)]
-    """
+    """The words of a text, with their punctuation: the ranges of characters between white space."""
     return [match.span() for match in re.finditer(r"\S+", text)]
 
 

@@ -45,11 +45,8 @@ def answer_view(
     `tokenizer` splits prompt and answer; for encoder-decoders `writer` splits the answer. Raises Malformed for a row
     that is no prompt with an answer at its end, and for units or tokens that do not fit.
     """
+    _check(row)
     answer, meta = row["target"], meta_of(row)
-    if row["slot"] != len(row["text"]) or answer is None:
-        raise Malformed("no answer behind a prompt", "the target must follow the end of the text")
-    if row["foil"] is not None:
-        raise Malformed("an answer that is explained as a whole has no foil", repr(row["foil"]))
     prompt = Prompt.of(row["text"], meta)
     units = _units(prompt, meta, unit_kind)
     parts = meta.get("answer_parts")
@@ -67,19 +64,16 @@ def answer_view(
         raise too_long(length, max_length)
     inputs = context if kind.decoder else context.followed_by(so_far)
     numbers = _unit_of_tokens(units, text, context, prompt)
-    marked, evidence = None, None
-    if row["evidence"]:
-        marked = [_shares(unit, row["evidence"]) for unit in units]
-        if not any(marked):
-            raise Malformed("the evidence is in no unit")
-        evidence = inputs.covers(map(text.shifted, row["evidence"]))
+    marked = [_shares(unit, row["evidence"]) for unit in units] if row["evidence"] else None
+    if marked is not None and not any(marked):
+        raise Malformed("the evidence is in no unit")
     answer_spans, answer_parts = _sentences(answer, parts, tokens)
     return view_row(
         row,
         inputs,
         len(so_far) if kind.decoder else len(inputs) - 1,
         target=tokens.ids[-1],
-        evidence=evidence,
+        evidence=None if marked is None else inputs.covers(map(text.shifted, row["evidence"])),
         answer_ids=tokens.ids,
         units=[*numbers, *[NO_UNIT] * (len(inputs) - len(context))],
         unit_spans=list(map(list, units)),
@@ -91,6 +85,14 @@ def answer_view(
         answer_parts=answer_parts,
         **({"decoder_input_ids": so_far} if kind.decoder else {}),
     )
+
+
+def _check(row: Row) -> None:
+    """Raises Malformed for a row that is no prompt with an answer at its end."""
+    if row["slot"] != len(row["text"]) or row["target"] is None:
+        raise Malformed("no answer behind a prompt", "the target must follow the end of the text")
+    if row["foil"] is not None:
+        raise Malformed("an answer that is explained as a whole has no foil", repr(row["foil"]))
 
 
 def _units(prompt: Prompt, meta: Row, kind: UnitKind | None) -> list[Span]:

@@ -155,9 +155,6 @@ def flip_counts(flipped: int, steps: int) -> np.ndarray:
     """The number of removed tokens in each state [S]: 0, 1, ..., `flipped`, or `steps` even steps if these are fewer.
 
     Raises UserError for `steps` below 1.
-
-    >>> flip_counts(3, 10).tolist(), flip_counts(10, 4).tolist()
-    ([0, 1, 2, 3], [0, 3, 5, 8, 10])
     """
     if steps < 1:
         raise UserError(f"steps must be at least 1, not {steps}")
@@ -166,11 +163,7 @@ def flip_counts(flipped: int, steps: int) -> np.ndarray:
 
 
 def share_counts(tokens: int, shares: Sequence[int] = SHARES) -> np.ndarray:
-    """`shares` percent [K] of a number of tokens, rounded down.
-
-    >>> share_counts(25, (10, 50)).tolist()
-    [2, 12]
-    """
+    """`shares` percent [K] of a number of tokens, rounded down."""
     return np.asarray(shares) * tokens // 100
 
 
