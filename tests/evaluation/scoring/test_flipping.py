@@ -177,15 +177,6 @@ def test_batches_hold_rows_of_many_samples_of_one_length_within_the_budget(view,
     assert len(sizes) <= np.ceil(sum(lengths) / 120) + 3
 
 
-def test_a_token_is_flipped_the_same_whatever_shares_its_batch(view, way):
-    rows = rows_of(view)
-    samples = [(row, states_of(view, row, way=way)) for row in rows]
-    together = Flipper(view, way, 10_000, MASK_ID).run(samples)
-    for sample, outputs in zip(samples, together, strict=True):
-        [single] = Flipper(view, way, 10_000, MASK_ID).run([sample])
-        np.testing.assert_allclose(single.logit, outputs.logit, rtol=1e-9, atol=1e-9)
-
-
 def test_out_of_memory_halves_the_budget_after_the_failed_batch_is_freed(monkeypatch):
     view = tiny_model("gpt2")
     samples = [(row, states_of(view, row)) for row in rows_of(view)]
