@@ -68,6 +68,7 @@ def answer_view(
     if marked is not None and not any(marked):
         raise Malformed("the evidence is in no unit")
     answer_spans, answer_parts = _sentences(answer, parts, tokens)
+    more: Row = {"decoder_input_ids": so_far} if kind.decoder else {}
     return view_row(
         row,
         inputs,
@@ -83,7 +84,7 @@ def answer_view(
         answer=answer,
         answer_spans=answer_spans,
         answer_parts=answer_parts,
-        **({"decoder_input_ids": so_far} if kind.decoder else {}),
+        **more,
     )
 
 
