@@ -134,56 +134,37 @@ def _common(lists: Sequence[list[int]]) -> int:
     return next((index for index, column in enumerate(columns) if len(set(column)) > 1), min(map(len, lists)))
 
 
-class FilledSlot(NamedTuple):
-    """A word in its slot, between the neighbouring words; all numbers are characters of `text`."""
-
-    text: str
-    left: int  # where the left neighbour ends
-    start: int
-    end: int
-
-
 def filling(row: Row, tokenizer: PreTrainedTokenizerBase, answers: bool) -> Prediction:
     """The tokens that a masked model predicts in a row's slot; `shared` is empty.
 
-    If target and foil are `answers` of several words, the first word of each is predicted. Words are tokenised with
-    their neighbouring words only: tokenizers of masked models split at white space, so that no other word matters.
-    Raises Malformed as `_token` does, and for words of the same token.
+    If target and foil are `answers` of several words, the first word of each is predicted. Raises Malformed as `_token`
+    does, and for words of the same token.
     """
-    slots = [slot_of(row, word) for word in _words(row)]
-    encodings = encode(tokenizer, [slot.text for slot in slots], template=False)
-    ids = [_token(slot, encoding, answers, tokenizer) for slot, encoding in zip(slots, encodings, strict=True)]
+    ids = []
+    for word in _words(row):
+        ids.append(_token(Filled.of(row["text"], row["slot"], word.strip()), answers, tokenizer))
     if len(set(ids)) < len(ids):
         raise Malformed("target and foil have the same token", f"{row['target']!r}, {row['foil']!r}")
     return Prediction([], ids[0], ids[1] if len(ids) > 1 else None)
 
 
-def slot_of(row: Row, word: str) -> FilledSlot:
-    """`word` in the row's slot, after the white space before the slot, or else after a space."""
-    before, after = row["text"][: row["slot"]], row["text"][row["slot"] :]
-    read = before.rstrip()
-    neighbour = "".join(read.rsplit(maxsplit=1)[-1:])
-    left = neighbour + before[len(read) :]
-    right = "" if after[:1].isspace() else "".join(after.split(maxsplit=1)[:1])
-    filled = Filled.of(left + right, len(left), word.strip())
-    return FilledSlot(filled.text, len(neighbour), *filled.word)
-
-
-def _token(slot: FilledSlot, encoding: Encoding, is_answer: bool, tokenizer: PreTrainedTokenizerBase) -> int:
-    """The id of the token of the word in `slot`, whose text has this `encoding`; of an answer, its first word's.
+def _token(filled: Filled, is_answer: bool, tokenizer: PreTrainedTokenizerBase) -> int:
+    """The id of the token of the word in the slot of a `filled` text; of an answer, its first word's.
 
     Raises Malformed if the word is not one token of its own, or is unknown to the tokenizer.
     """
-    word = slot.text[slot.start : slot.end]
+    start, end = filled.word
+    word = filled.text[start:end]
     if is_answer:  # its first word, without the punctuation behind it
         word = (re.match(r"\S*\w", word) or word.split())[0]
-    tokens = encoding.covers([(slot.start, slot.start + len(word))]).nonzero()[0]  # indices
+    [encoding] = encode(tokenizer, [filled.text])
+    tokens = encoding.covers([(start, start + len(word))]).nonzero()[0]  # indices
     if not len(tokens):
         raise Malformed("target or foil has no token", repr(word))
     if len(tokens) > 1:
-        raise _not_one_token(word, [slot.text[start:end] for start, end in encoding.offsets[tokens]])
-    start, end = encoding.offsets[tokens[0]]
-    if start < slot.left or (end > slot.end and not is_answer):
+        raise _not_one_token(word, [filled.text[low:high] for low, high in encoding.offsets[tokens]])
+    low, high = encoding.offsets[tokens[0]]
+    if low < len(filled.text[:start].rstrip()) or (high > end and not is_answer):
         raise Malformed("target or foil shares a token with its neighbour", repr(word))
     token = encoding.ids[tokens[0]]
     if token == tokenizer.unk_token_id:
