@@ -96,27 +96,22 @@ def units_of_tokens(offsets: np.ndarray, special: np.ndarray, text: str, units: 
     >>> units_of_tokens(offsets, special, "Yes. No. end", [[0, 4], [5, 8]]).tolist()
     [0, 1, -1]
     """
-    bounds = np.asarray(units).reshape(-1, 2)
-    blank = np.array([character.isspace() for character in text], bool)
-    printed = np.concatenate(([0], np.cumsum(~blank)))  # characters before each offset that are no white space
-    every = np.arange(len(text) + 1)  # characters before each offset
+    owner = np.full(len(text), NO_UNIT)  # the unit of each character
+    for number, (start, end) in enumerate(units):
+        owner[start:end] = number
+    printed = np.array([not character.isspace() for character in text], bool)
     numbers, before = np.full(len(offsets), NO_UNIT), 0
-    for at, (start, end) in enumerate(offsets):
-        behind, before = before, max(before, int(end))
-        if special[at]:
+    for at, (start, end) in enumerate(offsets.tolist()):
+        if before < start == end and not printed[before:end].any():
+            start = before
+        before = max(before, end)
+        if special[at] or start >= end:
             continue
-        if behind < start == end and blank[behind:end].all():
-            start = behind
-        if start >= end:
-            continue
-        count = printed if printed[end] > printed[start] else every
-        low, high = np.maximum(start, bounds[:, 0]), np.minimum(end, bounds[:, 1])
-        covered = np.where(low < high, count[np.maximum(low, high)] - count[low], 0)  # [n] characters
-        best = int(covered.argmax())
-        rest = count[end] - count[start] - covered.sum()
-        begins_inside = count[max(start, bounds[best, 0])] == count[start]
-        if covered[best] > rest or (covered[best] == rest > 0 and begins_inside):
-            numbers[at] = best
+        owners = owner[start:end][printed[start:end]]
+        if not len(owners):
+            owners = owner[start:end]
+        values, first, counts = np.unique(owners, return_index=True, return_counts=True)
+        numbers[at] = values[np.lexsort((first, -counts))[0]]
     return numbers
 
 

@@ -110,7 +110,7 @@ class Flipper:
             outputs[:, chosen] = computed
             start += size
         self.computed += len(order)
-        self.asked += sum(states.asked for _, states in samples)
+        self.asked += sum(states.points.size for _, states in samples)
         ends = np.cumsum([len(states.removed) for _, states in samples])[:-1]
         return [Outputs(*part) for part in np.split(outputs, ends, axis=1)] if samples else []
 
@@ -203,7 +203,7 @@ class PerturbedSample:
     row: Mapping[str, Any]
     counts: np.ndarray  # [2, S] numbers of removed tokens
     finite: np.ndarray  # [V] bool, True for variants whose relevance is finite
-    states: States  # its only array of points is [finite V, 2, S]
+    states: States  # its points are [finite V, 2, S]
     replacements: np.ndarray | None = None  # [D, T] tokens that replace removed ones, by draw
 
     @classmethod
@@ -266,7 +266,7 @@ def compute_curves(
     curves = []
     for sample in samples:
         by_state = Outputs.mean([next(outputs) for _ in sample.rows])
-        at = Outputs(*(with_gaps(values, sample.finite) for values in by_state.at(sample.states.points[0])))
+        at = Outputs(*(with_gaps(values, sample.finite) for values in by_state.at(sample.states.points)))
         probability, correct = (None, None) if view.predicts_score else (at.probability, at.correct)
         contrast = None if sample.row.get("foil_id") is None else at.logit - at.foil
         curves.append(Curves(flips, sample.counts, at.logit, probability, correct, sample.row["target_id"], contrast))
