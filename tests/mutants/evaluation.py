@@ -193,8 +193,8 @@ MUTANTS = (
         "tied_tokens_go_to_the_later_unit",
         "A token with equal shares of two units belongs to the later one.",
         "evaluation/benchmark/answers/prompts.py",
-        "best = int(covered.argmax())",
-        "best = len(covered) - 1 - int(covered[::-1].argmax())",
+        "np.lexsort((first, -counts))",
+        "np.lexsort((-first, -counts))",
         "tests/evaluation/benchmark/answers/test_units.py::test_of_equal_shares_the_earlier_unit_has_the_token",
     ),
     Mutant(
