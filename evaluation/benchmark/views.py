@@ -90,7 +90,7 @@ def _check(tokenizer: PreTrainedTokenizerBase, kind: Kind) -> None:
 
 @dataclass(frozen=True)
 class _SlotReading:
-    """What a model reads of a text with a slot, as tokens, and the tokens that it predicts there."""
+    """A text with a slot as the tokens that a model reads, and the tokens that it predicts in the slot."""
 
     encoding: Encoding
     prediction: Prediction
