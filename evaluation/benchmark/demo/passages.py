@@ -108,8 +108,7 @@ def _spans(start: int, texts: Iterable[str]) -> list[Span]:
 
 def readings(seed: int, split: Split, fewest: int = _FEWEST_OF_SAMPLES) -> Iterator[Reading]:
     """Distinct draws for training or test, in an order fixed by `seed`, with `fewest` to PASSAGES passages each."""
-    rng = random.Random(f"{SOURCES} {split} {seed}")
-    return distinct(lambda: _drawn(rng, rng.randint(fewest, PASSAGES)), split)
+    return distinct(SOURCES, lambda rng: _drawn(rng, rng.randint(fewest, PASSAGES)), seed, split)
 
 
 def _drawn(rng: random.Random, passages: int) -> Reading:
