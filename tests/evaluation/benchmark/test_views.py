@@ -81,15 +81,6 @@ def test_causal_models_read_up_to_the_slot_without_a_trailing_space(tokenizers, 
     assert tokenizer.convert_ids_to_tokens(view["target_id"])[0] in "Ġ▁"
 
 
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - set(MASKED)))
-@pytest.mark.parametrize("row", [KEYS, REFLEXIVE])
-def test_the_target_is_the_one_token_that_would_continue_the_text(tokenizers, kind, row):
-    tokenizer = tokenizers[kind]
-    view = one(tokenizers, kind, row)
-    continued = tokenizer(row["text"][: row["slot"]].rstrip() + " " + row["target"])["input_ids"]
-    assert continued == [*view["input_ids"], view["target_id"]]
-
-
 @pytest.mark.parametrize("kind", MASKED)
 def test_the_target_is_the_one_token_that_would_replace_the_mask(tokenizers, kind):
     row = sample("t", "The keys to the cabinet are  the table .", 28, "on", "to", evidence=[(4, 8)])
@@ -282,11 +273,6 @@ def test_a_sample_without_evidence_has_no_mask_of_it_and_one_without_text_is_rej
     assert one(tokenizers, "bpe", KEYS | {"evidence": []})["evidence_mask"] is None
     row = sample("t", " are the keys", 0, "the", "are", evidence=[(9, 13)])
     assert reason(tokenizers, "bpe", row | {"evidence": []}) == "no text before the slot"
-
-
-def test_special_tokens_in_the_text_are_rejected(tokenizers):
-    row = sample("t", "The keys [MASK] to", 18, "are", "the", evidence=[(4, 8)])
-    assert reason(tokenizers, "wordpiece", row) == "a special token of the tokenizer in the text"
 
 
 @pytest.mark.parametrize("kind", KINDS)
