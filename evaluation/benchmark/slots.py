@@ -140,16 +140,16 @@ def filling(row: Row, tokenizer: PreTrainedTokenizerBase, answers: bool) -> Pred
     If target and foil are `answers` of several words, the first word of each is predicted. Raises Malformed as `_token`
     does, and for words of the same token.
     """
-    ids = []
-    for word in _words(row):
-        ids.append(_token(Filled.of(row["text"], row["slot"], word.strip()), answers, tokenizer))
+    texts = [Filled.of(row["text"], row["slot"], word.strip()) for word in _words(row)]
+    encodings = encode(tokenizer, [filled.text for filled in texts])
+    ids = [_token(filled, encoding, answers, tokenizer) for filled, encoding in zip(texts, encodings, strict=True)]
     if len(set(ids)) < len(ids):
         raise Malformed("target and foil have the same token", f"{row['target']!r}, {row['foil']!r}")
     return Prediction([], ids[0], ids[1] if len(ids) > 1 else None)
 
 
-def _token(filled: Filled, is_answer: bool, tokenizer: PreTrainedTokenizerBase) -> int:
-    """The id of the token of the word in the slot of a `filled` text; of an answer, its first word's.
+def _token(filled: Filled, encoding: Encoding, is_answer: bool, tokenizer: PreTrainedTokenizerBase) -> int:
+    """The id of the token of the word in a `filled` text's slot; of an answer, its first word's.
 
     Raises Malformed if the word is not one token of its own, or is unknown to the tokenizer.
     """
@@ -157,7 +157,6 @@ def _token(filled: Filled, is_answer: bool, tokenizer: PreTrainedTokenizerBase) 
     word = filled.text[start:end]
     if is_answer:  # its first word, without the punctuation behind it
         word = (re.match(r"\S*\w", word) or word.split())[0]
-    [encoding] = encode(tokenizer, [filled.text])
     tokens = encoding.covers([(start, start + len(word))]).nonzero()[0]  # indices
     if not len(tokens):
         raise Malformed("target or foil has no token", repr(word))
