@@ -105,8 +105,8 @@ MUTANTS = (
         "p_values_not_adjusted",
         "Of many comparisons, too many are told as significant.",
         "evaluation/scoring/statistics.py",
-        "    factors = np.arange(len(p), 0, -1)[:, None]\n",
-        "    factors = np.ones(len(p))[:, None]\n",
+        "    factors = np.arange(len(values), 0, -1)\n",
+        "    factors = np.ones(len(values))\n",
         "tests/evaluation/scoring/test_statistics.py::test_holm_by_hand",
     ),
     Mutant(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -131,14 +130,11 @@ def share_mean(facts: Facts, curve_key: CurveKey, method: str, measure: str) -> 
 @cache
 def share_pairs(facts: Facts, curve_key: CurveKey, measure: str) -> dict[tuple[str, str], Range]:
     """Adjusted p between methods, by sign flips."""
-    pairs = list(combinations(judged(facts, curve_key), 2))
-    n, ps = 0, []
-    for a, b in pairs:
-        first, second = share_values(facts, curve_key, a, measure), share_values(facts, curve_key, b, measure)
-        n = len(first)
-        ps.append(facts.sign_flip((first.mean(1) - second.mean(1))[:, None])[0])
-    adjusted = dict(zip(pairs, statistics.holm_of_pairs(ps, n), strict=True))
-    return adjusted | {(b, a): p for (a, b), p in adjusted.items()}
+    values = {}
+    for method in judged(facts, curve_key):
+        of_samples = share_values(facts, curve_key, method, measure).mean(1)
+        values[method] = pd.Series(of_samples, shared(facts, curve_key, method).index)
+    return facts.pairs_of(values)
 
 
 def share_difference(facts: Facts, curve_key: CurveKey, method: str, measure: str) -> Expected:

@@ -113,8 +113,8 @@ EVERY = Table(
     "Means over samples and over shares from 10 to 90 %, with 95 % intervals. A prediction is correct if it equals "
     "the gold label or, for a text without one, the prediction for the whole text. "
     f"{BOLD} The last columns are differences from random relevance on the same samples. Tests are paired "
-    "sign-flip tests (Holm over pairs; * p < 0.05, ** p < 0.01); r is computed over all samples at once and not "
-    f"tested. {UNSEEN} {DOUBTS}",
+    "sign-flip tests, p values are adjusted for all pairs (* p < 0.05, ** p < 0.01); r is computed over all samples "
+    f"at once and not tested. {UNSEEN} {DOUBTS}",
     ("model", "method"),
     (*map(_column, MEASURED), LEFT_OUT, *map(_over, OF_LABELS)),
     paper=PAPER,
