@@ -64,7 +64,7 @@ def read_input(
 
 def inputs(text: Any) -> tuple[list[Any], bool]:
     """(the texts, True if the caller passed a list of texts rather than one). Raises UserError for anything else."""
-    if not _is_picture(text):
+    if not (_is_array(text) and text.ndim > 1):  # a batch of pictures stays an array
         text = plain(text)
     if _is_picture(text) or isinstance(text, str) or _are_numbers(text) or is_chat(text):
         return [text], False

@@ -64,7 +64,8 @@ def test_rows_of_a_run_are_what_explain_tells_and_have_its_users_ids(run, closel
     explained = front.explain(list(TEXTS.values()), model="demo/bert-sentiment", method=METHODS.split(","))
     for name, explanation in zip(TEXTS, explained, strict=True):
         for method, expected in explanation.to_frame().groupby("method"):
-            rows = tokens.loc[name, method, "contrastive", "full"]
+            rows = tokens.loc[name, method, "contrastive"]
+            rows = rows.loc[rows.index.get_level_values("embedding")[0]]
             assert list(rows["token"]) == list(expected["token"])
             assert rows["relevance"].to_numpy() == pytest.approx(expected["relevance"].to_numpy(), abs=1e-5)
     assert set(tokens["task"]) == {"mine"}
