@@ -1,7 +1,7 @@
 """Explained predictions as plain data: shares of the parts of the input, and what `closelook explain --json` writes.
 
 The first token is a part of its own, since many models attend to it whatever it is. So is what no token has: what the
-biases of blocks, the softmax of attention and routers of experts keep, and the rest.
+biases of blocks and the softmax of attention keep, and the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from closelook.explaining.answer import OWN
 from closelook.explaining.explained import Explained
 from closelook.lrp_core.methods.record import Method
 from closelook.lrp_core.records.types import Relevance
-from closelook.lrp_core.rules.boundaries import REASONS
+from closelook.lrp_core.places.boundaries import REASONS
 
 FIRST, REST = "first token", "rest"
 OF_NO_TOKEN = (*REASONS, REST)
@@ -81,7 +81,7 @@ def _of_no_token(relevance: Relevance) -> dict[str, float]:
     kept: dict[str, float] = {}
     if relevance.kept is not None:
         by_reason = relevance.kept[0].double().sum(0).tolist()
-        kept = dict(zip(REASONS, by_reason, strict=False))  # without experts there is no router
+        kept = dict(zip(REASONS, by_reason, strict=True))
     missing = -float(relevance.residual[0])  # the residual is the sum of relevance minus the explained number
     return kept | {REST: missing - math.fsum(kept.values())}
 

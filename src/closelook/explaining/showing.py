@@ -14,7 +14,7 @@ from closelook.explaining.heatmap import Lines, lines_of
 from closelook.explaining.record import OF_NO_TOKEN, shares
 from closelook.lrp_core.methods.record import Method
 from closelook.lrp_core.records.types import Relevance
-from closelook.lrp_core.rules.boundaries import REASONS
+from closelook.lrp_core.places.boundaries import REASONS
 from closelook.terminal import not_finite, say, say_table
 
 PATCHES = 6  # most relevant patches of an image that are shown
@@ -177,7 +177,7 @@ def _show_sums(name: str, relevance: Relevance) -> None:
     crossing = relevance.boundaries[0].double().tolist()
     kept = relevance.kept[0].double().tolist()
     peaks = relevance.peaks[0].double().tolist()
-    reasons = [f"kept by {reason}" for reason in REASONS[: relevance.kept.shape[-1]]]
+    reasons = [f"kept by {reason}" for reason in REASONS]
     numbers = ["from above", "to below", *reasons, "unaccounted", "largest"]
     rows = [["head", *_signed(float(relevance.explained[0]), crossing[-1])]]
     for layer in reversed(range(len(kept))):
