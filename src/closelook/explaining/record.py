@@ -15,8 +15,8 @@ from closelook.evaluation.benchmark.encoding import START
 from closelook.explaining.answer import OWN
 from closelook.explaining.explained import Explained
 from closelook.lrp_core.methods.record import Method
-from closelook.lrp_core.records.types import Relevance
 from closelook.lrp_core.places.boundaries import REASONS
+from closelook.lrp_core.records.types import Relevance
 
 FIRST, REST = "first token", "rest"
 OF_NO_TOKEN = (*REASONS, REST)

@@ -13,8 +13,8 @@ from closelook.explaining.explained import Explained, is_matrix
 from closelook.explaining.heatmap import Lines, lines_of
 from closelook.explaining.record import OF_NO_TOKEN, shares
 from closelook.lrp_core.methods.record import Method
-from closelook.lrp_core.records.types import Relevance
 from closelook.lrp_core.places.boundaries import REASONS
+from closelook.lrp_core.records.types import Relevance
 from closelook.terminal import not_finite, say, say_table
 
 PATCHES = 6  # most relevant patches of an image that are shown
