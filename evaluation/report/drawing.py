@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any
@@ -22,10 +22,11 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from closelook.evaluation.report.frame import Point
 from closelook.evaluation.report.heatmaps.tokens import colour
 from closelook.evaluation.report.page import Figure
 from closelook.evaluation.report.results import Methods, ordered
-from closelook.evaluation.report.spreadsheet import csv_text
+from closelook.evaluation.report.table import Cell
 
 #: Okabe and Ito's colours, for methods whose records name no colour.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a6a00", "#000000")
@@ -77,7 +78,7 @@ class Line:
     look: Look
     low: Numbers | None = None  # [N] ends of a band around the line
     high: Numbers | None = None
-    bars: Sequence[Bar] = ()  # straight lines in the same colour, such as intervals; they are not in the figure's CSV
+    bars: Sequence[Bar] = ()  # straight lines in the same colour, such as intervals; they are not in the frame
 
     def draw(self, axis: Axes) -> None:
         """Draws the line with its band and bars."""
@@ -87,13 +88,14 @@ class Line:
         if self.low is not None and self.high is not None:
             axis.fill_between(self.x, self.low, self.high, color=self.look["color"], alpha=0.12, linewidth=0)
 
-    def points(self) -> Iterable[list[Any]]:
-        """The rows of the figure's CSV: label, x, y and the ends of the band for each point; "" without a band."""
+    def points(self, panel: str) -> Iterator[Point]:
+        """The points of the line, with the ends of the band."""
         gaps = [math.nan] * len(self.x)
         bands = (gaps if self.low is None else self.low, gaps if self.high is None else self.high)
         for x, y, low, high in zip(self.x, self.y, *bands, strict=True):
-            ends = [float(low), float(high)] if math.isfinite(low) and math.isfinite(high) else ["", ""]
-            yield [self.label, float(x), float(y), *ends]
+            known = math.isfinite(low) and math.isfinite(high)
+            ends = (float(low), float(high)) if known else (None, None)
+            yield Point(panel, self.label, float(x), Cell(float(y), low=ends[0], high=ends[1]))
 
 
 @dataclass(frozen=True)
@@ -170,8 +172,8 @@ class Plot:
         across = min(self.across, len(panels))
         canvas = self._drawn(panels, across, order)
         svg, width = _svg(canvas)
-        data = self._data(panels) if any(panel.lines for panel in panels) else ""
-        return [Figure(self.name, self.title, self.caption, svg, width, data, _pdf(canvas))]
+        points = [point for panel in panels for line in panel.lines for point in line.points(panel.title)]
+        return [Figure(self.name, self.title, self.caption, svg, width, points, _pdf(canvas))]
 
     def _drawn(self, panels: Sequence[Panel | Grid], across: int, order: Sequence[str]) -> Canvas:
         """The drawn figure with `across` panels in a row, and the legend's names in `order`."""
@@ -212,13 +214,6 @@ class Plot:
                 scale.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         for scale in (axis.xaxis, axis.yaxis):
             scale.set_minor_locator(NullLocator())
-
-    def _data(self, panels: Sequence[Panel | Grid]) -> str:
-        """The drawn numbers as CSV: a row for each point of a line, with the ends of the band around it."""
-        rows: list[list[Any]] = [["panel", "line", *self.axes, "low", "high"]]
-        for panel in panels:
-            rows += [[panel.title, *point] for line in panel.lines for point in line.points()]
-        return csv_text(rows, "\n")
 
 
 def _columns(names: Sequence[str], most: int, width: float) -> int:

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from operator import attrgetter
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +22,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from closelook.evaluation.report.explorers import Explorer, NeuronExplorer, SourcesExplorer
+from closelook.evaluation.report.frame import FRAME, Point, frame_csv, numbers
 from closelook.evaluation.report.heatmaps import tokens as heatmap
 from closelook.evaluation.report.heatmaps.overlay import css_ramp
 from closelook.evaluation.report.leaves import Entry, Leaves, script_hash
 from closelook.evaluation.report.overview.glossary import TERMS
 from closelook.evaluation.report.overview.leaderboard import boards, glossary, leaderboard, left_out, weak_points
 from closelook.evaluation.report.overview.standings import OtherNumbers
-from closelook.evaluation.report.render import (
-    NO_ROWS,
-    comma_separated,
-    decimals,
-    markdown,
-    number,
-    reason,
-    spans,
-)
+from closelook.evaluation.report.render import decimals, number, reason
 from closelook.evaluation.report.results import Results
 from closelook.evaluation.report.table import SMALLEST_ROW, Column, Table
 from closelook.evaluation.scoring.metrics import METRICS, OVERVIEW, lead
@@ -84,19 +77,14 @@ class Figure:
     caption: str
     svg: str
     width: int  # pixels
-    data: str = ""  # CSV; empty if a table holds the numbers
+    points: Sequence[Point] = ()  # none if a table holds the numbers
     pdf: bytes = b""  # empty for figures that are offered as SVG only
 
     @property
-    def downloads(self) -> dict[str, str | bytes]:
-        """The files that the page offers below the figure, by name."""
-        contents: dict[str, str | bytes] = {"svg": self.svg, "pdf": self.pdf, "csv": self.data}
-        return {f"{self.name}.{kind}": content for kind, content in contents.items() if content}
-
-    @property
     def files(self) -> dict[str, str | bytes]:
-        """All files of the figure, by their names in the site."""
-        return {f"figures/{name}": content for name, content in self.downloads.items()}
+        """The figure's files, by their names in the site."""
+        contents: dict[str, str | bytes] = {"svg": self.svg, "pdf": self.pdf}
+        return {f"figures/{self.name}.{kind}": content for kind, content in contents.items() if content}
 
 
 @dataclass(frozen=True)
@@ -159,18 +147,14 @@ class Site:
                 no_neurons=self.no_neurons,
             )
         tables = [leaderboard(self.results, self.other_numbers), *self.tables]
+        figures = [figure for part in self.parts for figure in part.figures]
         for part in self.parts:
             tables += [*part.tables, *part.details]
-            for figure in part.figures:
-                files |= figure.files
-        for table in tables:
-            files[f"tables/{table.name}.md"] = markdown(table)
-            files[f"tables/{table.name}.csv"] = comma_separated(table)
+        for figure in figures:
+            files |= figure.files
+        files[FRAME] = frame_csv(numbers(tables, figures))
         for records in (*self.samples.leaves, *self.neurons.leaves, *self.sources.leaves):
             files |= records.files
-        lines = [f"# {self.provenance.run}", "", self.summary, "", *map(str, self.notes)]
-        lines += [markdown(table) for table in self.tables]
-        files["report.md"] = "\n".join(lines)
         return files
 
     def _page(self, name: str, leaves: Sequence[Leaves] = (), **values: Any) -> str:
@@ -282,9 +266,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"stars": stars, "reason": reason, "prose": _prose, "edges": _edges, "choices": _choices}
-    environment.filters |= {"number": _number, "signed": partial(_number, signed=True), "spans": _spans}
+    environment.filters |= {"number": _number, "signed": partial(_number, signed=True), "groups": _groups}
     environment.globals["smallest_row"] = SMALLEST_ROW  # stays whatever methods are shown
-    environment.globals["no_rows"] = NO_ROWS
+    environment.globals["frame"] = FRAME
     return environment
 
 
@@ -293,9 +277,10 @@ def _number(value: float, column: Column, signed: bool | None = None) -> str:
     return number(value, decimals(value, column), column.signed if signed is None else signed)
 
 
-def _spans(columns: Sequence[Column], name: str) -> Any:
-    """The runs of neighbouring columns that agree in the field `name`."""
-    return spans(columns, attrgetter(name))
+def _groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
+    """(group, number of columns) of each run of neighbouring columns of a group."""
+    runs = groupby(columns, key=lambda column: column.group)
+    return [(group, len(list(run))) for group, run in runs]
 
 
 def _prose(text: str) -> Markup:

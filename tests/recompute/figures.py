@@ -24,7 +24,7 @@ from tests.recompute.statistics import Interval, Range
 from tests.recompute.tables_faithfulness import INVERTED, CurveKey
 from tests.recompute.tables_shares import MEASURES
 
-Point = Mapping[str, str]  # figure, panel, line, x, y, low, high
+Point = Mapping[str, str]  # figure, panel, line, x, value, low, high
 SHOWN = {"most relevant first": "morf", "least relevant first": "lerf", "difference": "delta"}
 MAIN = "relu_token"  # pooling of the figure that has one
 FEW = 3  # samples whose correlation has no interval
@@ -32,7 +32,7 @@ GRID = 40  # steps of a figure of curves
 
 
 def point(x: float, y: float, interval: Interval = None, scale: float = 1.0) -> Expected:
-    numbers = {"x": Range.exact(x), "y": Range.exact(y)}
+    numbers = {"x": Range.exact(x), "value": Range.exact(y)}
     if interval is not None:
         numbers["low"], numbers["high"] = interval
     return Expected(numbers, scale=scale)
@@ -42,7 +42,7 @@ def from_table(expected: Expected | None, x: float) -> Expected | None:
     """A number of a table as a point at `x`."""
     if expected is None or "value" not in expected.numbers:
         return None
-    numbers = {"x": Range.exact(x), "y": expected.numbers["value"]}
+    numbers = {"x": Range.exact(x), "value": expected.numbers["value"]}
     numbers |= {end: expected.numbers[end] for end in ("low", "high") if end in expected.numbers}
     return Expected(numbers, scale=expected.scale)
 

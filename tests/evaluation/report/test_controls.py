@@ -62,7 +62,7 @@ def test_a_run_without_random_relevance_has_its_control_all_the_same():
 
 def test_the_figure_has_no_planted_method():
     [figure] = controls_figure(ROWS, METHODS, "random")
-    lines = {line.split(",")[1] for line in figure.data.splitlines()[1:]}
+    lines = {point.line for point in figure.points}
     assert lines == {"AttnLRP", "LRP", "Random"}
 
 

@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
+from closelook.evaluation.report.frame import numbers
 from closelook.evaluation.report.heatmaps.one_sample import LABEL, WIDE, token_rows, token_table
 from closelook.evaluation.report.heatmaps.tokens import Line, colour, data
-from closelook.evaluation.report.render import comma_separated
 
 SVG = "{http://www.w3.org/2000/svg}"
 TOKENS = ["[CLS]", "The", " keys", " <b>&", "\x07", " 鍵", " to", " are"]
@@ -61,4 +61,5 @@ def test_the_numbers_of_the_picture_are_a_table(entry):
     table = token_table(entry, "One sample", "why")
     assert [cell.value for cell in table.rows[0].cells] == VALUES
     assert [row.labels for row in table.rows] == [("gpt2", "AttnLRP"), ("gpt2", "Random")]
-    assert "sva,gpt2,AttnLRP,,keys,2,2.0,done" in comma_separated(table)
+    values = {row["id"]: row["value"] for row in numbers([table], ())}
+    assert values["one_sample/sva/gpt2/AttnLRP//keys/2"] == 2.0

@@ -1,6 +1,5 @@
 """Perturbation: every curve is drawn once, from the relevance of its key, whatever ends in between."""
 
-import csv
 import json
 
 import numpy as np
@@ -29,6 +28,7 @@ from tests.jobs.inline import without_ray
 from tests.jobs.products.test_perturb_compute import logit_of
 from tests.jobs.small import config_of, killed_once, prepared, rows_of, save_model
 from tests.leaves import first_leaf
+from tests.shown import numbers_of
 from tests.stages import attribute, evaluate, perturb
 
 ROWS = [*rows_of(11), {**rows_of(1, seed=1)[0], "sample_id": "s999", "foil_id": None}]
@@ -330,12 +330,12 @@ def test_the_report_shows_what_is_drawn_and_what_is_not(tmp_path, model, inline)
     assert "are not computed" not in page
     assert "gpt2, zeroed" in page
     assert "gpt2, deleted" in page
-    text = store.read_bytes("report/tables/faithfulness.csv").decode()
+    values = [float(row["value"]) for row in numbers_of(store, "faithfulness") if row["value"]]
     cell = cells_of(config, store)["attnlrp"]
     whole = Ledger(store).read(cell, CURVES).to_pylist()
     rows = [row for row in whole if (row["perturbation"], row["embedding"]) == ("zero", "partial")]
     areas = {order: np.mean([row["area"] for row in rows if row["order"] == order]) for order in ("morf", "lerf")}
-    assert f"{areas['lerf']:.12g}"[:9] in text
+    assert any(value == pytest.approx(areas["lerf"], rel=1e-8) for value in values)
     result = {row["explanation"]: row for row in shown_rows(store, "s001") if row["label"] == "AttnLRP"}
     row = result["target"]
     assert "curve" not in result["contrastive"], "it is not drawn"
@@ -343,7 +343,7 @@ def test_the_report_shows_what_is_drawn_and_what_is_not(tmp_path, model, inline)
     curves = {row["order"]: row for row in full if row["sample_id"] == "s001"}  # of the map that the page shows
     assert row["curve"]["delta"] == pytest.approx(curves["lerf"]["area"] - curves["morf"]["area"], rel=1e-3)
     assert row["curve"]["morf"] == pytest.approx(curves["morf"]["logit"], rel=1e-3)
-    assert b"Evidence beside faithfulness" in store.read_bytes("report/tables/evidence_faithfulness.md")
+    assert numbers_of(store, "evidence_faithfulness")
     assert_overlap_is_of_what_the_curves_follow(config, store)
 
 
@@ -358,7 +358,7 @@ def assert_overlap_is_of_what_the_curves_follow(config, store):
         and row["logit_foil"] is not None
         and row["logit_target"] > row["logit_foil"]
     ]
-    lines = csv.DictReader(store.read_bytes("report/tables/faithfulness_overview.csv").decode().splitlines())
+    lines = numbers_of(store, "faithfulness_overview")
     overlaps = {row["method"]: row for row in lines if row["label"] == "IoU" and "zeroed" in row["group"]}
     assert float(overlaps["AttnLRP"]["value"]) == pytest.approx(np.mean(hits))
     assert int(overlaps["AttnLRP"]["n"]) == len(hits) > 0
@@ -371,12 +371,11 @@ def test_relevance_that_is_nothing_but_rounding_is_marked_beside_its_curves(tmp_
     assert perturb(config, store).complete
     assert evaluate(config, store).complete
     assert report(config, store).complete
-    lines = csv.DictReader(store.read_bytes("report/tables/faithfulness.csv").decode().splitlines())
+    lines = numbers_of(store, "faithfulness")
     states = {(row["method"], row["label"]): row["state"] for row in lines}
     assert states["Gradient×Input", "ΔA"] == "noise", "the norm of the embeddings undoes any scaling of its input"
     assert states["Random", "ΔA"] == "done"
-    lines = csv.DictReader(store.read_bytes("report/figures/faithfulness_sva_zero.csv").decode().splitlines())
-    assert {row["line"] for row in lines} == {"Random"}
+    assert {row["line"] for row in numbers_of(store, "figures/faithfulness_sva_zero")} == {"Random"}
 
 
 def test_a_report_whose_curves_follow_another_number_than_its_scores_says_so_and_not_that_nothing_is_measured(
@@ -405,7 +404,7 @@ def test_a_run_whose_only_sample_is_a_single_token_predicted_wrongly_is_drawn_an
     for curve in curves_of(config, store)["attnlrp"]:
         assert (curve["removed"], len(curve["logit"])) == ([0, 1], 2)
         assert curve["correct"][0] is False
-    assert "nan" not in store.read_bytes("report/tables/faithfulness.csv").decode()
+    assert "nan" not in {row["value"] for row in numbers_of(store, "faithfulness")}
     foilless = [row | {"target_id": worse, "foil_id": None}]
     config, store = run_of(tmp_path / "all", model, foilless, perturb={}, explanations=["contrastive"])
     assert all(stage_of_run(config, store).complete for stage_of_run in (attribute, evaluate, perturb))
