@@ -6,14 +6,11 @@ A row of a figure, whose table is `figures/NAME`, is a point: its panel, its lin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from closelook.evaluation.report.spreadsheet import csv_text
 from closelook.evaluation.report.table import Cell, Column, Table
-
-if TYPE_CHECKING:
-    from closelook.evaluation.report.page import Figure
 
 FRAME = "numbers.csv"
 Row = dict[str, Any]
@@ -31,17 +28,17 @@ class Point(NamedTuple):
     cell: Cell
 
 
-def numbers(tables: Iterable[Table], figures: Iterable[Figure]) -> Iterator[Row]:
-    """Yield the rows of all tables, then those of all figures."""
+def numbers(tables: Iterable[Table], figures: Mapping[str, Iterable[Point]]) -> Iterator[Row]:
+    """Yield the rows of all tables, then those of all figures, whose points are by the figure's name."""
     for table in tables:
         for row in table.rows:
             labels = {table.section: row.section, **dict(zip(table.heads, row.labels, strict=True))}
             for column, cell in zip(table.columns, row.cells, strict=True):
                 yield _row(table.name, labels, (column.group, column.label, column.side), column, cell)
-    for figure in figures:
-        for point in figure.points:
+    for name, points in figures.items():
+        for point in points:
             labels = {"panel": point.panel, "line": point.line, "x": point.x}
-            yield _row(f"figures/{figure.name}", labels, (), _POINT, point.cell)
+            yield _row(f"figures/{name}", labels, (), _POINT, point.cell)
 
 
 _POINT = Column("", "")

@@ -152,7 +152,7 @@ class Site:
             tables += [*part.tables, *part.details]
         for figure in figures:
             files |= figure.files
-        files[FRAME] = frame_csv(numbers(tables, figures))
+        files[FRAME] = frame_csv(numbers(tables, {figure.name: figure.points for figure in figures}))
         for records in (*self.samples.leaves, *self.neurons.leaves, *self.sources.leaves):
             files |= records.files
         return files

@@ -61,5 +61,5 @@ def test_the_numbers_of_the_picture_are_a_table(entry):
     table = token_table(entry, "One sample", "why")
     assert [cell.value for cell in table.rows[0].cells] == VALUES
     assert [row.labels for row in table.rows] == [("gpt2", "AttnLRP"), ("gpt2", "Random")]
-    values = {row["id"]: row["value"] for row in numbers([table], ())}
+    values = {row["id"]: row["value"] for row in numbers([table], {})}
     assert values["one_sample/sva/gpt2/AttnLRP//keys/2"] == 2.0

@@ -53,6 +53,6 @@ def test_no_cell_of_a_report_is_a_formula(formula):
     table = Table("t", "title", "caption", ("model", "method"), (Column("", formula, "1"),), (row,))
     line = Line(formula, np.array([1.0]), np.array([-2.0]), {"color": "#000000"})
     [figure] = Plot("f", "title", "caption", ("x", "y")).figures([Panel(formula, [line])], {})
-    frame = frame_csv(numbers([table], [figure]))
+    frame = frame_csv(numbers([table], {figure.name: figure.points}))
     assert formulas_in(frame) == []
     assert "-1.5" in frame
