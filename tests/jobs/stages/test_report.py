@@ -243,7 +243,9 @@ def test_the_papers_models_on_published_data_are_recognised_and_the_demos_are_no
 def test_one_sample_is_shown_with_every_method_and_chosen_by_rule(tmp_path):
     store, plan, _ = written(tmp_path, models=("gpt2", "llama"))
     picture = text(store, "figures/one_sample.svg")
-    assert all(f">{label}</text>" in picture for label in ("AttnLRP", "Gradient l2", "AttnRollout", "Random"))
+    assert all(f">{label}</text>" in picture for label in ("AttnLRP", "Gradient l2", "AttnRollout", "Random")), picture[
+        :900
+    ]
     page = text(store, "faithfulness.html")
     assert "qa, gpt2." in page, "a task with a scope, as the paper's"
     assert "It is sample qa00001, the first by id of those that gpt2 predicts rightly and" in page, (

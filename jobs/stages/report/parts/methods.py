@@ -9,13 +9,18 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from closelook.evaluation.report.heatmaps.one_sample import picture_rows, token_rows, token_table
+from closelook.evaluation.report.heatmaps.layout import visible
+from closelook.evaluation.report.heatmaps.plotted import sample_figure
+from closelook.evaluation.report.heatmaps.tokens import Entry
 from closelook.evaluation.report.page import Part
 from closelook.evaluation.report.results import Methods, Variant
 from closelook.evaluation.report.sections.agreement import agreement_figures, agreement_table
 from closelook.evaluation.report.sections.controls import PAGE, controls_figure, controls_table, shapley_tables
 from closelook.evaluation.report.sections.costs import cost_table, costs, length_tables, runtime_figures
 from closelook.evaluation.report.sections.extremes import Extremes, extremes_figures, extremes_tables
+from closelook.evaluation.report.table import Cell as TableCell
+from closelook.evaluation.report.table import Column, Table, row_of
+from closelook.evaluation.report.table import Entry as TableEntry
 from closelook.evaluation.schema import NEURONS, RELEVANCE
 from closelook.evaluation.scoring.agreement import MethodAgreement, agreement_of
 from closelook.jobs.bench.storage import measured_by
@@ -154,9 +159,18 @@ def sample_part(report: Reported) -> Part:
         f"{right}every method explains; others are on the page of samples."
     )
     shown = entry | {"rows": rows}
-    details = [token_table(shown, f"{TITLE}: the numbers", "Relevance of every token, in the unit of each method.")]
-    drawn = (picture_rows if "image" in entry else token_rows)(shown, f"{entry['task']}, {entry['model']}.", caption)
-    return Part(TITLE, how, [drawn], page=page, details=details)
+    drawn = sample_figure(shown, "one_sample", f"{entry['task']}, {entry['model']}.", caption)
+    return Part(TITLE, how, [drawn], page=page, details=[_sample_table(shown)])
+
+
+def _sample_table(entry: Entry) -> Table:
+    """The numbers of the figure of one sample: a row for each method, a column for each token."""
+    columns = [Column("", visible(token), str(at), significant=3) for at, token in enumerate(entry["tokens"])]
+    frame: list[TableEntry] = []
+    for row in entry["rows"]:
+        frame += row_of(entry["task"], (entry["model"], row["label"]), columns, map(TableCell, row["values"]))
+    caption = "Relevance of every token, in the unit of each method."
+    return Table("one_sample", f"{TITLE}: the numbers", caption, ("model", "method")).filled(frame)
 
 
 def controls_part(report: Reported) -> Part:
