@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -25,7 +25,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from closelook.evaluation.report.frame import Point
 from closelook.evaluation.report.heatmaps.tokens import colour
 from closelook.evaluation.report.page import Figure
-from closelook.evaluation.report.results import Methods, ordered
+from closelook.evaluation.report.results import Methods, label, ordered
 from closelook.evaluation.report.table import Cell
 
 #: Okabe and Ito's colours, for methods whose records name no colour.
@@ -105,11 +105,12 @@ class Panel:
     title: str
     lines: Sequence[Line]
     axis: Mapping[str, Any] = field(default_factory=dict)  # properties of its axes, the arguments of `Axes.set`
+    height: float = 2.26  # inches, with the title and the numbers of the axes
 
     @property
     def size(self) -> tuple[float, float]:
-        """Width and height in inches, with the title and the numbers of the axes."""
-        return (3.2, 2.26)
+        """Width and height in inches."""
+        return (3.2, self.height)
 
     def draw(self, axis: Axes) -> None:
         """Draws all lines."""
@@ -159,6 +160,7 @@ class Plot:
     across: int = ACROSS  # panels in a row
     whole: bool = False  # True: ticks of x are whole numbers
     alike: bool = True  # True: all panels share the y axis
+    tabled: bool = False  # True: a table holds the numbers, which are not repeated in the frame
     powers: bool = False  # True: ticks of logarithmic axes, x at powers of two, y at 1, 2 and 5 times powers of ten
 
     def figures(self, panels: Sequence[Panel | Grid], methods: Methods) -> list[Figure]:
@@ -172,7 +174,9 @@ class Plot:
         across = min(self.across, len(panels))
         canvas = self._drawn(panels, across, order)
         svg, width = _svg(canvas)
-        points = [point for panel in panels for line in panel.lines for point in line.points(panel.title)]
+        points = []
+        if not self.tabled:
+            points = [point for panel in panels for line in panel.lines for point in line.points(panel.title)]
         return [Figure(self.name, self.title, self.caption, svg, width, points, _pdf(canvas))]
 
     def _drawn(self, panels: Sequence[Panel | Grid], across: int, order: Sequence[str]) -> Canvas:
@@ -259,3 +263,35 @@ def looks(names: Iterable[str], methods: Methods, baseline: str | None = None) -
         else:
             look_of[name] = {"color": next(spare), "linestyle": "-."}
     return {name: look for name, look in look_of.items() if name in names or name == baseline}
+
+
+class Curve(NamedTuple):
+    """A curve of a method in a panel of a figure, possibly with a band."""
+
+    panel: str
+    method: str
+    x: Numbers  # [N]
+    y: Numbers  # [N]
+    low: Numbers | None = None  # [N]
+    high: Numbers | None = None
+    note: str = ""  # after the method's label
+
+
+def curve_panels(
+    curves: Sequence[Curve],
+    methods: Methods,
+    baseline: str | None = None,
+    axis: Mapping[str, Any] | None = None,
+    **marks: Any,
+) -> list[Panel]:
+    """A panel for each panel that `curves` name, with a line for each of its curves in the colour of the method.
+
+    `axis` are properties of all axes, `marks` of all lines.
+    """
+    look = looks({curve.method for curve in curves}, methods, baseline)
+    lines: dict[str, list[Line]] = {}
+    for curve in curves:
+        style = look[curve.method] | marks
+        line = Line(label(methods, curve.method) + curve.note, curve.x, curve.y, style, curve.low, curve.high)
+        lines.setdefault(curve.panel, []).append(line)
+    return [Panel(title, of_panel, axis or {}) for title, of_panel in lines.items()]

@@ -48,8 +48,6 @@ PAGES = {
 }
 _OF_PARTS = ("faithfulness.html", "sources.html", "controls.html", "curves.html", "neurons.html")  # made of `Part`s
 SCRIPTS = ("leaves.js", "heatmap.js", "site.js", "samples.js", "neurons.js", "sources.js")
-_DOTS = 9  # colours of models in style.css
-_DOT_TOP, _DOT_STEP = 7, 9  # pixels: the top of the first dot in a row, and the distance to the next model's dot
 
 
 @dataclass(frozen=True)
@@ -120,6 +118,7 @@ class Site:
     neurons: NeuronExplorer = field(default_factory=lambda: NeuronExplorer.of(()))
     sources: SourcesExplorer = field(default_factory=lambda: SourcesExplorer.of(()))
     other_numbers: OtherNumbers = field(default_factory=OtherNumbers)
+    glance: Sequence[Figure] = ()  # of the first page
     no_neurons: str = ""  # why there are none, on a page without neurons
 
     def files(self) -> dict[str, str | bytes]:
@@ -147,7 +146,7 @@ class Site:
                 no_neurons=self.no_neurons,
             )
         tables = [leaderboard(self.results, self.other_numbers), *self.tables]
-        figures = [figure for part in self.parts for figure in part.figures]
+        figures = [*self.glance, *(figure for part in self.parts for figure in part.figures)]
         for part in self.parts:
             tables += [*part.tables, *part.details]
         for figure in figures:
@@ -174,18 +173,17 @@ class Site:
             "summary": self.summary,
             "notes": self.notes,
             "boards": [(board, list(weak_points(results, board))) for board in shown],
-            "left_out": left_out(results, self.other_numbers, shown),
+            "left_out": left_out(results, shown),
             "glossary": words,
             "terms": defaultdict(str, words),
             "general_terms": TERMS,
             "metric": METRICS[lead()],
+            "glance": self.glance,
             "tasks": results.scored,
             "models": results.models,
             "methods": methods,
-            "looks": [_look(at) for at, _ in enumerate(results.models)],
             "metrics": [metric.label for metric in metrics],
             "extra": [metric.label for metric in metrics if OVERVIEW not in metric.shown],  # shown on demand
-            "panels": [_panel(results, long, task, methods) for task in results.scored],
         }
 
 
@@ -207,42 +205,6 @@ def answers_page(entries: Sequence[Entry], title: str, provenance: Provenance) -
 def page_alone(name: str, title: str, provenance: Provenance, leaves: Sequence[Leaves] = (), **values: Any) -> str:
     """A page that belongs to no site, from the template `name`; `values` are further variables of the template."""
     return _render(name, leaves, title=title, page="", pages=[], provenance=provenance, **values)
-
-
-def _panel(results: Results, long: Table, task: str, methods: Sequence[str]) -> dict[str, Any]:
-    """The data of a task's panel in the first page's figure: a row for each method, with a dot for each model.
-
-    `long` is the table of the overview beside random. The baseline is the mean over models of random relevance.
-    """
-    of_task = [row for row in long.rows if row.section == task and row.cells[0].value is not None]
-    shown = [model for model in results.models if any(row.labels[0] == model for row in of_task)]
-    baseline = None if results.baseline is None else results.label(results.baseline)
-    rows, base = [], []
-    for method in methods:
-        dots = []
-        for row in of_task:
-            model, cell = row.labels[0], row.cells[0]
-            if row.labels[1] != method or cell.value is None:
-                continue
-            if method == baseline:
-                base.append(cell.value)
-            title = f"{model}, {method}: {number(cell.value, 1)} %"
-            look = {"model": _look(results.models.index(model)), "top": _DOT_TOP + _DOT_STEP * shown.index(model)}
-            dots.append(look | {"value": round(cell.value, 2), "low": cell.low, "high": cell.high, "title": title})
-        if dots:
-            rows.append({"label": method, "dots": dots})
-    height = 2 * _DOT_TOP + _DOT_STEP * (len(shown) - 1) + 11
-    return {
-        "task": task,
-        "rows": rows,
-        "baseline": round(sum(base) / len(base), 2) if base else None,
-        "height": height,
-    }
-
-
-def _look(model: int) -> str:
-    """The classes in style.css of a model's dot: one of _DOTS colours, as a ring once all colours are taken."""
-    return f"m{model % _DOTS}{' ring' * (model >= _DOTS)}"
 
 
 def _render(name: str, leaves: Sequence[Leaves] = (), **values: Any) -> str:

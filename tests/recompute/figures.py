@@ -123,43 +123,6 @@ def pruning(facts: Facts, at: Point) -> Expected | None:
     return point(float(at["x"]), float(np.mean(values)), ends, scale=100)
 
 
-def knockouts(facts: Facts, at: Point) -> Expected | None:
-    task, model = at["panel"].split(" · ")
-    count = str(round(float(at["x"])))
-    row = {"model": model, "task": task, "ranking": at["line"], "label": count}
-    return from_table(tables_removal.knockouts(facts, row), float(count))
-
-
-def boundaries(facts: Facts, at: Point) -> Expected | None:
-    task, model = at["panel"].split(" · ")
-    step = round(float(at["x"]))
-    return point(
-        step, float(tables_costs.boundaries_of(facts, model, task, NAMES[at["line"]])["boundaries"][step]), scale=10
-    )
-
-
-def extremes(facts: Facts, at: Point) -> Expected | None:
-    """The maximum of a table of extremes; lines stand below each other."""
-    task, model, dtype, group = at["panel"].split(" · ")
-    row = {"task": task, "model": f"{model}, {dtype}", "method": at["line"], "group": group, "label": "maximum"}
-    expected = tables_removal.extremes(facts, row)
-    return None if expected is None else point(expected.numbers["value"].value, -float(at["before"]))
-
-
-def evidence_faithfulness(facts: Facts, at: Point) -> Expected | None:
-    """PG and ΔA of a method; the panel's title has their rank correlation."""
-    setting, task = at["panel"].split(" · ")[:2]
-    alone = setting.removesuffix(tables_faithfulness.OF_CONTRAST)
-    model = alone.split(", ")[0]
-    curve_keys = {key[:3] for key in tables_faithfulness.curves(facts) if key[:2] == (model, task)}
-    curve_keys = {key for key in curve_keys if key[2].endswith("_contrast") == (setting != alone)}
-    if alone != model:  # of several ways the panel names its own
-        curve_keys &= {tables_faithfulness.curve_key_of(setting, task)}
-    [curve_key] = curve_keys
-    means = tables_faithfulness.both(facts, curve_key, NAMES[at["line"]])
-    return point(float(means["PG"].mean()), float(means["ΔA"].mean()), scale=100)
-
-
 def runtime(facts: Facts, at: Point) -> Expected | None:
     """Medians and quartiles of a pass over all tasks of a model and precision."""
     rows = passes(facts, at)
@@ -177,12 +140,18 @@ def passes(facts: Facts, at: Point) -> pd.DataFrame:
     return rows[(rows["method"] == at["line"]) & (rows["tokens"] == round(float(at["x"])))]
 
 
+CHECKS = {
+    "faithfulness": faithfulness,
+    "shares": shares,
+    "pruning": pruning,
+    "controls": tables_controls.by_depth,
+    "runtime": runtime,
+    "memory": memory,
+    "agreement_tree": tables_agreement.branch,
+    "sources_error": tables_sources.error,
+}
+
+
 def check_of(figure: str) -> Callable[[Facts, Point], Expected | None] | None:
     """The check of a figure, by the beginning of its name."""
-    begins = ("evidence_faithfulness", "faithfulness", "shares", "pruning", "knockouts", "boundaries", "extremes")
-    checks = (evidence_faithfulness, faithfulness, shares, pruning, knockouts, boundaries, extremes)
-    begins, checks = (*begins, "controls", "runtime", "memory"), (*checks, tables_controls.by_depth, runtime, memory)
-    begins, checks = (*begins, "agreement_tree"), (*checks, tables_agreement.branch)
-    begins, checks = (*begins, "sources_error"), (*checks, tables_sources.error)
-    known = dict(zip(begins, checks, strict=True))
-    return next((check for begin, check in known.items() if figure.startswith(begin)), None)
+    return next((check for begin, check in CHECKS.items() if figure.startswith(begin)), None)

@@ -6,13 +6,14 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from closelook.evaluation.report.drawing import Line, Panel, Plot, looks
+from closelook.evaluation.report.drawing import Curve, Plot, curve_panels
 from closelook.evaluation.report.page import Figure
-from closelook.evaluation.report.results import Lacking, Methods, Results, label, ordered, rank
+from closelook.evaluation.report.results import Lacking, Methods, Results, ordered, rank
 from closelook.evaluation.report.table import (
     BOLD,
     MISSING,
@@ -175,19 +176,14 @@ def _pruning_figure(
     ranked = [curve for curve in curves if curve.order == order and curve.pooling in poolings]
     random = [curve for curve in curves if curve.order == RANDOM]
     shown = sorted([*ranked, *random], key=lambda curve: rank(methods, curve.method))
-    look = looks((curve.method for curve in ranked), methods, RANDOM)
-    width = {"linewidth": 1.4}
     lowest = 10 * math.floor(min(curve.accuracy.min() for curve in shown) / 10)
-    panels = []
-    for model in models:
-        for pooling in poolings:
-            lines = []
-            for c in shown:
-                if c.model == model and (c.order == RANDOM or c.pooling == pooling):
-                    style = look[c.method] | width
-                    lines.append(Line(label(methods, c.method), c.removed, c.accuracy, style, c.low, c.high))
-            title = model if main else f"{model} · {POOLINGS[pooling]}"
-            panels.append(Panel(title, lines, {"ylim": (lowest - 2, 102)}))
+    curves = []
+    for model, pooling in product(models, poolings):
+        title = model if main else f"{model} · {POOLINGS[pooling]}"
+        for c in shown:
+            if c.model == model and (c.order == RANDOM or c.pooling == pooling):
+                curves.append(Curve(title, c.method, c.removed, c.accuracy, c.low, c.high))
+    panels = curve_panels(curves, methods, RANDOM, {"ylim": (lowest - 2, 102)}, linewidth=1.4)
     better = "higher" if order == "least_first" else "lower"
     caption = (
         f"Accuracy on {span(curve.samples for curve in shown)} samples as attention heads are removed, "

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import product, zip_longest
+from itertools import groupby, product, zip_longest
 
+from closelook.evaluation.report.drawing import COLOURS, POINT, Line, Panel, Plot
+from closelook.evaluation.report.page import Figure
 from closelook.evaluation.report.results import CellKey, Results, Score, close_look
 from closelook.evaluation.report.table import (
     BOLD,
     DONE,
     MISSING,
+    SMALLEST_ROW,
     UNDEFINED,
     UNDEFINED_CELL,
     UNSEEN,
@@ -125,6 +128,39 @@ def beside_random(results: Results) -> Iterator[Entry]:
             yield from smallest_differences(
                 cell_key.task, (cell_key.model,), measures, results.comparisons.get(cell_key[:3])
             )
+
+
+GLANCE = Plot(
+    "glance",
+    "Pointing game at a glance",
+    "How often the most relevant token is evidence, with 95 % intervals. Random is the expected value of random "
+    "relevance. Table 1, beside random, has the numbers.",
+    ("", ""),
+    alike=False,
+    tabled=True,
+)
+
+
+def glance_figure(beside: Table, results: Results) -> list[Figure]:
+    """The leading metric of `beside`, the filled table BESIDE_RANDOM: a panel for each task, a point for each row."""
+    metric, models = METRICS[lead()], list(results.models)
+    panels = []
+    for task, rows in groupby(beside.rows, key=lambda row: row.section):
+        known = [row for row in rows if row.cells[0].value is not None and row.labels[1] != SMALLEST_ROW]
+        if not known:
+            continue
+        methods = list(dict.fromkeys(row.labels[1] for row in known))
+        lines = []
+        for row in known:
+            (model, method), cell = row.labels, row.cells[0]
+            y = methods.index(method) + 0.7 * (models.index(model) + 0.5) / len(models) - 0.35
+            look = {"color": COLOURS[models.index(model) % len(COLOURS)], "markersize": 4} | POINT
+            ends = [cell.value if end is None else end for end in (cell.low, cell.high)]
+            lines.append(Line(model, [cell.value], [y], look, bars=[(ends, [y, y], {"linewidth": 0.9})]))
+        ticks = {"yticks": range(len(methods)), "yticklabels": methods, "ylim": (len(methods) - 0.5, -0.5)}
+        height = 0.8 + 0.08 * len(methods) * max(2, len(models))
+        panels.append(Panel(f"{task} · {metric.label}, {metric.unit}", lines, ticks | {"xlim": (-4, 104)}, height))
+    return GLANCE.figures(panels, {})
 
 
 def against_each_other(results: Results) -> Table:

@@ -11,7 +11,7 @@ from closelook.evaluation.report.overview.leaderboard import boards
 from closelook.evaluation.report.page import Provenance, Site
 from closelook.evaluation.report.results import Results
 from closelook.evaluation.report.sections.costs import explicit_against_modified
-from closelook.evaluation.report.sections.tables import score_tables
+from closelook.evaluation.report.sections.tables import glance_figure, score_tables
 from closelook.evaluation.report.table import DONE, Table
 from closelook.evaluation.schema import SchemaMismatch
 from closelook.jobs.bench.storage import measured_by
@@ -61,10 +61,12 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     added = [product.shown.report(run) for product in of_packages() if product.shown.report is not None]
     reported = Reported(run, results)
     numbers = other_numbers(reported)
+    tables = all_tables(store, results)
     site = Site(
         provenance=provenance(run),
         results=results,
-        tables=all_tables(store, results),
+        tables=tables,
+        glance=glance_figure(tables[1], results),
         parts=(*(part(reported) for part in PARTS), *added),
         samples=samples,
         neurons=neuron_explorer(run, results, samples.ids),

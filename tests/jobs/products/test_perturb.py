@@ -378,20 +378,6 @@ def test_relevance_that_is_nothing_but_rounding_is_marked_beside_its_curves(tmp_
     assert {row["line"] for row in numbers_of(store, "figures/faithfulness_sva_zero")} == {"Random"}
 
 
-def test_a_report_whose_curves_follow_another_number_than_its_scores_says_so_and_not_that_nothing_is_measured(
-    tmp_path, model, inline
-):
-    config, store = run_of(tmp_path / "run", model, methods=["attnlrp", "random"])
-    assert attribute(config, store).complete
-    assert perturb(config, store).complete
-    assert evaluate(config, store).complete
-    assert report(config, store).complete
-    page = store.read_bytes("report/index.html").decode()
-    assert "its curves follow the target&#39;s logit, and scores explain the target&#39;s logit minus the foil" in page
-    assert "sets models, tasks and methods" not in page
-    assert "the config has no `controls`" in page
-
-
 def test_a_run_whose_only_sample_is_a_single_token_predicted_wrongly_is_drawn_and_reported(tmp_path, model, inline):
     row = {**rows_of(1)[0], "input_ids": [7], "position": 0, "length": 1, "special_mask": [False]}
     row |= {"evidence_mask": [True], "scope_mask": None}
