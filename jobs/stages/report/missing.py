@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from closelook.evaluation.report.overview.leaderboard import method_seconds
 from closelook.evaluation.report.overview.standings import OtherNumbers
+from closelook.evaluation.report.page import Figure, Part
 from closelook.evaluation.report.sections.controls import verdicts
+from closelook.evaluation.report.table import Table
 from closelook.evaluation.scoring.faithfulness.flips import CONTRAST, TARGET_LOGIT
 from closelook.evaluation.scoring.statistics import Comparison
 from closelook.jobs.plan.node import Node
@@ -34,32 +36,36 @@ def other_numbers(report: Reported) -> OtherNumbers:
 def no_neurons(report: Reported) -> str:
     """Why the root holds no relevance of neurons that a page can show."""
     nodes = [cell for cell in report.run.plan.cells() if cell.artifact.product == "neurons"]
-    needs = "a method that gives relevance of neurons and promises a sum"
-    return why_empty(report, "No relevance of neurons is kept", ["neurons"], "`closelook attribute`", needs, nodes)
+    return part(report, "", nodes, ["neurons"], "a method that gives relevance of neurons and promises a sum").why_empty
 
 
-def why_empty(
-    report: Reported, lacking: str, keys: Sequence[str], stages: str, needs: str, nodes: Iterable[Node]
-) -> str:
-    """The reason why a part of the report shows nothing, and a remedy.
+def part(
+    report: Reported,
+    title: str,
+    nodes: Iterable[Node],
+    keys: Sequence[str],
+    needs: str,
+    page: str = "faithfulness.html",
+    *,
+    figures: Sequence[Figure] = (),
+    tables: Sequence[Table] = (),
+    details: Sequence[Table] = (),
+    notes: Sequence[str] = (),
+) -> Part:
+    """A part of a page, with a note on its `nodes` that are not computed; if it shows nothing, with the reason.
 
-    `lacking` is the beginning of the sentence, which says what is missing. The part shows the artifacts of `nodes`,
-    which the config's `keys` ask for and the commands `stages` compute; `needs` is what else it needs.
+    The config's `keys` ask for the nodes; `needs` is what else the part needs.
     """
+    planned = list(nodes)
+    undone = sum(not report.ledger.is_done(node.artifact) for node in planned)
     unset = [f"`{key}`" for key in keys if getattr(report.run.config, key) is None]
     if unset:
-        return f"{lacking}: set {' and '.join(unset)} in the config and run {stages}."
-    planned = list(nodes)
-    undone = _undone(report, planned)
-    if undone:
-        return f"{lacking}: {undone} of {len(planned)} results are not computed. Run {stages}."
-    if planned:
-        return f"{lacking}, though all that is planned is computed. It needs {needs}."
-    if report.run.plan.unprepared:
-        return f"{lacking}: samples are not prepared. Run `closelook prepare`."
-    return f"{lacking}: no model and task of the run has what it needs, {needs}."
-
-
-def _undone(report: Reported, nodes: Iterable[Node]) -> int:
-    """The number of nodes whose artifacts are not computed."""
-    return sum(not report.ledger.is_done(node.artifact) for node in nodes)
+        reason = f"Set {' and '.join(unset)} in the config and run `closelook run`."
+    elif undone:
+        reason = f"{undone} of {len(planned)} results are not computed: run `closelook run`."
+    elif report.run.plan.unprepared and not planned:
+        reason = "Samples are not prepared: run `closelook run`."
+    else:
+        reason = f"All that is planned is computed. This needs {needs}."
+    every = [*notes, reason] if undone and not unset else notes
+    return Part(title, reason, figures, tables, " ".join(every), page, details)

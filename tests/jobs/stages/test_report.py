@@ -173,7 +173,7 @@ def test_pruning_and_runtime_are_drawn_when_they_are_there(tmp_path):
     store.write_shard(path, pa.Table.from_pylist([timing], RUNTIME), RUNTIME)
     report.write_report(QUICK, plan, store)
     assert "Nothing to show." not in text(store, "curves.html")
-    assert "1 of 2 sets of curves are missing" in text(store, "curves.html")
+    assert "1 of 2 results are not computed" in text(store, "curves.html")
     paper, halves = numbers_of(store, "pruning_area", method="AttnLRP")
     assert [float(paper[name]) for name in ("value", "low", "high")] == pytest.approx([85, 80.5, 89.5], abs=0.05)
     assert halves["state"] == "undefined"
