@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -27,8 +26,8 @@ from closelook.evaluation.report.heatmaps import tokens as heatmap
 from closelook.evaluation.report.heatmaps.overlay import css_ramp
 from closelook.evaluation.report.leaves import Entry, Leaves, script_hash
 from closelook.evaluation.report.overview.glossary import TERMS
-from closelook.evaluation.report.overview.leaderboard import boards, glossary, leaderboard, left_out, weak_points
-from closelook.evaluation.report.overview.standings import OtherNumbers
+from closelook.evaluation.report.overview.leaderboard import glossary, leaderboard, left_out, table_of, weak_points
+from closelook.evaluation.report.overview.standings import Board
 from closelook.evaluation.report.render import decimals, number, reason
 from closelook.evaluation.report.results import Results
 from closelook.evaluation.report.table import SMALLEST_ROW, Column, Table
@@ -117,7 +116,7 @@ class Site:
     notes: Sequence[str] = field(default_factory=tuple)
     neurons: NeuronExplorer = field(default_factory=lambda: NeuronExplorer.of(()))
     sources: SourcesExplorer = field(default_factory=lambda: SourcesExplorer.of(()))
-    other_numbers: OtherNumbers = field(default_factory=OtherNumbers)
+    boards: Sequence[Board] = ()
     glance: Sequence[Figure] = ()  # of the first page
     no_neurons: str = ""  # why there are none, on a page without neurons
 
@@ -145,7 +144,7 @@ class Site:
                 sources=self.sources,
                 no_neurons=self.no_neurons,
             )
-        tables = [leaderboard(self.results, self.other_numbers), *self.tables]
+        tables = [leaderboard(self.boards), *self.tables]
         figures = [*self.glance, *(figure for part in self.parts for figure in part.figures)]
         for part in self.parts:
             tables += [*part.tables, *part.details]
@@ -165,17 +164,15 @@ class Site:
         """The variables of the first page's template; `wide` and `long` are the two tables of the overview."""
         results, metrics = self.results, METRICS.values()
         methods = [results.label(method) for method in results.ordered_methods()]
-        shown = boards(results, self.other_numbers)
-        words = glossary(results)
+        ranking = leaderboard(self.boards)
         return {
             "wide": wide,
             "long": long,
             "summary": self.summary,
             "notes": self.notes,
-            "boards": [(board, list(weak_points(results, board))) for board in shown],
-            "left_out": left_out(results, shown),
-            "glossary": words,
-            "terms": defaultdict(str, words),
+            "boards": [(board, list(weak_points(results, board)), table_of(board, ranking)) for board in self.boards],
+            "left_out": left_out(results, self.boards),
+            "glossary": glossary(results),
             "general_terms": TERMS,
             "metric": METRICS[lead()],
             "glance": self.glance,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,7 @@ def _dropped(results: Results, compared: Comparison, model: str, task: str) -> i
     return max(0, most - compared.n)
 
 
-def leaderboard(results: Results, other_numbers: OtherNumbers) -> Table:
+def leaderboard(shown: Sequence[Board]) -> Table:
     """All boards as one table, with a row for each method of a board."""
     metric, measure = METRICS[lead()], MEASURES[DELTA]
     columns = (
@@ -102,7 +103,7 @@ def leaderboard(results: Results, other_numbers: OtherNumbers) -> Table:
         Column("", "fails"),
     )
     frame: list[Entry] = []
-    for board in boards(results, other_numbers):
+    for board in shown:
         for standing in board.standings:
             labels = (board.model, standing.label)
             milliseconds = None if standing.seconds is None else 1000 * standing.seconds
@@ -120,6 +121,14 @@ def leaderboard(results: Results, other_numbers: OtherNumbers) -> Table:
         ("model", "method"),
         columns,
     ).filled(frame)
+
+
+def table_of(board: Board, ranking: Table) -> Table:
+    """The rows of a board, from the leaderboard with all of them."""
+    rows = [row for row in ranking.rows if (row.section, row.labels[0]) == (board.task, board.model)]
+    return replace(
+        ranking, name=f"board-{board.model}-{board.task}", title=f"{board.model} · {board.task}", rows=tuple(rows)
+    )
 
 
 def method_seconds(results: Results, rows: Iterable[Mapping[str, Any]]) -> Seconds:

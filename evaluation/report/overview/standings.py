@@ -65,14 +65,6 @@ class Board:
         return [] if self.is_chance else sound(self.standings)
 
     @property
-    def samples(self) -> tuple[str, str]:
-        """The numbers of samples of evidence and of faithfulness, in words; empty if nothing was measured."""
-        return (
-            _counted([standing.evidence for standing in self.standings]),
-            _counted([standing.faithfulness for standing in self.standings]),
-        )
-
-    @property
     def controls(self) -> str:
         """The numbers of methods to use that passed a control on this model and task, and that were not tried."""
         tried = [standing for standing in self.used if standing.failed is not None]
@@ -124,12 +116,6 @@ def milliseconds(seconds: float) -> str:
     ('1.2', '1500')
     """
     return f"{1000 * seconds:.0f}" if seconds >= 0.01 else f"{1000 * seconds:.2g}"
-
-
-def _counted(cells: Sequence[Cell]) -> str:
-    """The largest number of samples of `cells`, in words; empty without any."""
-    most = max((cell.n or 0 for cell in cells), default=0)
-    return f"{most} sample{'s' * (most != 1)}" if most else ""
 
 
 def _span(values: Sequence[float | None], form: Callable[[float], str], unit: str) -> str:

@@ -60,7 +60,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     samples = Explorer.of(explorer(run, results))
     added = [product.shown.report(run) for product in of_packages() if product.shown.report is not None]
     reported = Reported(run, results)
-    numbers = other_numbers(reported)
+    shown = boards(results, other_numbers(reported))
     tables = all_tables(store, results)
     site = Site(
         provenance=provenance(run),
@@ -73,7 +73,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
         sources=SourcesExplorer.of(answer_entries(run, results.methods)),
         summary=_summary(run, results),
         notes=tuple(notes(run, results)),
-        other_numbers=numbers,
+        boards=shown,
         no_neurons=no_neurons(reported),
     )
     files, written = site.files(), {}
@@ -83,7 +83,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     for old in store.files(artifact.folder, ".html", recursive=True):  # pages of a former report with more samples
         if old not in written:
             store.delete(old)
-    groups = [[board.model, board.task, board.groups] for board in boards(results, numbers)]
+    groups = [[board.model, board.task, board.groups] for board in shown]
     record = {"version": REPORT_VERSION, "groups": groups, "shards": list(files)}
     ledger.commit(artifact, record, files=written)
     return StageSummary("report", 1, 0, (), (where,), (artifact,))

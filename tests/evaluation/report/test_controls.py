@@ -85,5 +85,5 @@ def test_the_first_screen_names_a_failed_control_beside_the_method():
         "attnlrp": "randomisation"
     }
     assert "AttnLRP is not to be used: it fails a control on" in board.conclusion
-    rows = leaderboard(some_results(), other_numbers).rows
+    rows = leaderboard([board]).rows
     assert [row.labels[1] for row in rows if row.cells[-1].state == "randomisation"] == ["AttnLRP"]

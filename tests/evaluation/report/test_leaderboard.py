@@ -180,13 +180,13 @@ def test_what_the_boards_leave_out_is_told_with_the_reason():
 
 
 def test_the_table_has_a_row_for_each_method_of_what_was_compared():
-    table = leaderboard(some_results(), OtherNumbers(seconds={("gpt2", "sva", "lrp"): 0.002}))
+    table = leaderboard(boards(some_results(), OtherNumbers(seconds={("gpt2", "sva", "lrp"): 0.002})))
     rows = {row.labels: row.cells for row in table.rows}
     assert set(rows) == {("gpt2", label) for label in ("LRP", "AttnLRP", "Gradient×Input", "Random")}
     group, evidence, delta, cost, _ = rows["gpt2", "LRP"]
     assert (group.value, cost.value, delta.value) == (1, 2.0, None)
     assert evidence.n == N
-    assert leaderboard(replace(some_results(), comparisons={}), OtherNumbers()).rows == ()
+    assert boards(replace(some_results(), comparisons={}), OtherNumbers()) == []
 
 
 def test_seconds_of_a_method_are_its_pass_and_its_own_backward():
