@@ -16,6 +16,7 @@ FRAME = "numbers.csv"
 Row = dict[str, Any]
 _PLACE = ("id", "table")
 _COLUMN = ("x", "group", "label", "side", "unit")
+_POINT = Column("", "")
 _CELL = ("value", "state", "n", "low", "high", "p", "mark", "reference")
 
 
@@ -39,9 +40,6 @@ def numbers(tables: Iterable[Table], figures: Mapping[str, Iterable[Point]]) -> 
         for point in points:
             labels = {"panel": point.panel, "line": point.line, "x": point.x}
             yield _row(f"figures/{name}", labels, (), _POINT, point.cell)
-
-
-_POINT = Column("", "")
 
 
 def _row(table: str, labels: Row, heads: tuple[str, ...], column: Column, cell: Cell) -> Row:

@@ -33,6 +33,7 @@ from tests.recompute import (
 )
 from tests.recompute.expected import NUMBERS, UNWRITTEN, Compared, Expected, Left, compare
 from tests.recompute.facts import Facts
+from tests.recompute.figures import FIGURES
 from tests.recompute.stored import Root
 
 Check = Callable[[Facts, Mapping[str, str]], Expected | Left | None]
@@ -49,7 +50,6 @@ TABLES: dict[str, Check] = {
     **tables_ways.TABLES,
     **tables_sources.TABLES,
 }
-FIGURES = "figures/"  # before the names of figures in the frame
 SHOWN = 20
 
 
@@ -57,20 +57,13 @@ def recompute(path: Path, only: str | None = None) -> dict[str, Compared]:
     """The comparison of every table, figure and product of the root at `path`, by name."""
     facts = Facts(Root(path))
     results: dict[str, Compared] = {}
-    before: Counter[tuple[str, str]] = Counter()  # points of a panel so far
     for row in facts.root.report:
         name = row["table"]
         if only and not name.startswith(only):
             continue
         result = results.setdefault(name, Compared())
-        if name.startswith(FIGURES):
-            point = {**row, "figure": name.removeprefix(FIGURES), "before": str(before[name, row["panel"]])}
-            before[name, row["panel"]] += 1
-            check = figures.check_of(point["figure"])
-            compare(row["id"], point, NUMBERS, check(facts, point) if check else None, result)
-        else:
-            table_check = TABLES.get(name)
-            compare(row["id"], row, NUMBERS, table_check(facts, row) if table_check else None, result)
+        check = figures.check_of(name) if name.startswith(FIGURES) else TABLES.get(name)
+        compare(row["id"], row, NUMBERS, check(facts, row) if check else None, result)
     others = {f"stored/{name}": check for name, check in products.PRODUCTS.items()}
     others |= {f"pages/{name}": check for name, check in pages.PAGES.items()}
     for name, check in others.items():

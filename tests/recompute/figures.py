@@ -24,7 +24,8 @@ from tests.recompute.statistics import Interval, Range
 from tests.recompute.tables_faithfulness import INVERTED, CurveKey
 from tests.recompute.tables_shares import MEASURES
 
-Point = Mapping[str, str]  # figure, panel, line, x, value, low, high
+FIGURES = "figures/"  # before the names of figures in the frame
+Point = Mapping[str, str]  # table, panel, line, x, value, low, high
 SHOWN = {"most relevant first": "morf", "least relevant first": "lerf", "difference": "delta"}
 MAIN = "relu_token"  # pooling of the figure that has one
 FEW = 3  # samples whose correlation has no interval
@@ -63,7 +64,7 @@ def on_grid(facts: Facts, curve_key: CurveKey, method: str) -> dict[str, np.ndar
 
 def faithfulness(facts: Facts, at: Point) -> Expected | None:
     """The mean logit where a share of tokens is gone; `faithfulness_TASK_WAY`."""
-    figure = at["figure"].removeprefix("faithfulness_")
+    figure = at["table"].removeprefix(FIGURES + "faithfulness_")
     contrast = figure.endswith("_contrast")
     task, way = figure.removesuffix("_contrast").rsplit("_", 1)
     way += "_contrast" * contrast
@@ -82,7 +83,7 @@ def faithfulness(facts: Facts, at: Point) -> Expected | None:
 
 def shares(facts: Facts, at: Point) -> Expected | None:
     """A measure where a share of the top tokens is gone; `shares_TASK_WAY_KIND`."""
-    task, way, _ = at["figure"].removeprefix("shares_").rsplit("_", 2)
+    task, way, _ = at["table"].removeprefix(FIGURES + "shares_").rsplit("_", 2)
     model, measure = at["panel"].rsplit(" · ", 1)
     if measure not in MEASURES:
         return None
@@ -109,7 +110,7 @@ def shares(facts: Facts, at: Point) -> Expected | None:
 
 def pruning(facts: Facts, at: Point) -> Expected | None:
     """Accuracy in percent with so many heads removed; `pruning_TASK_ORDER`, of random orders mean and range."""
-    name = at["figure"].removeprefix("pruning_").removesuffix("_main")
+    name = at["table"].removeprefix(FIGURES + "pruning_").removesuffix("_main")
     task, order = name.rsplit("_", 2)[0], "_".join(name.rsplit("_", 2)[1:])
     model, _, pooling = at["panel"].partition(" · ")
     poolings = tables_removal.POOLINGS
@@ -154,4 +155,4 @@ CHECKS = {
 
 def check_of(figure: str) -> Callable[[Facts, Point], Expected | None] | None:
     """The check of a figure, by the beginning of its name."""
-    return next((check for begin, check in CHECKS.items() if figure.startswith(begin)), None)
+    return next((check for begin, check in CHECKS.items() if figure.startswith(FIGURES + begin)), None)
