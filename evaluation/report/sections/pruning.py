@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -118,20 +119,18 @@ def curves_of(rows: Iterable[Mapping[str, Any]]) -> list[PruningCurve]:
 
     Curves whose heads are ranked on half of the samples are left out.
     """
-    runs: dict[tuple[str, str, str, str, str], dict[Any, list[tuple[int, int, float]]]] = {}
-    samples = {}
-    for row in (row for row in rows if row["half"] is None):
-        key = (row["model"], row["task"], row["method"], row["pooling"], row["order"])
-        point = (row["step"], len(row["pruned_heads"]), 100 * row["accuracy"])
-        runs.setdefault(key, {}).setdefault(row["seed"], []).append(point)
-        samples[key] = row["n"]
+    runs: dict[tuple[str, str, str, str, str], dict[Any, list[Mapping[str, Any]]]] = {}
+    for row in rows:
+        if row["half"] is None:
+            key = (row["model"], row["task"], row["method"], row["pooling"], row["order"])
+            runs.setdefault(key, {}).setdefault(row["seed"], []).append(row)
     curves = []
-    for key, seeds in runs.items():
-        paths = [np.array(sorted(points)) for points in seeds.values()]  # [S, 3] for each seed
-        removed = np.cumsum(paths[0][:, 1])
-        accuracy = np.stack([path[:, 2] for path in paths])  # [seeds, S]
+    for key, by_seed in runs.items():
+        paths = [sorted(path, key=itemgetter("step")) for path in by_seed.values()]
+        removed = np.cumsum([len(row["pruned_heads"]) for row in paths[0]])
+        accuracy = np.array([[100 * row["accuracy"] for row in path] for path in paths])  # [seeds, S]
         low, high = (accuracy.min(axis=0), accuracy.max(axis=0)) if len(paths) > 1 else (None, None)
-        curves.append(PruningCurve(*key, removed, accuracy.mean(axis=0), low, high, len(paths), samples[key]))
+        curves.append(PruningCurve(*key, removed, accuracy.mean(axis=0), low, high, len(paths), paths[0][0]["n"]))
     return curves
 
 
