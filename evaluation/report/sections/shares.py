@@ -115,7 +115,7 @@ EVERY = Table(
     "the gold label or, for a text without one, the prediction for the whole text. "
     f"{BOLD} The last columns are differences from random relevance on the same samples. Tests are paired "
     "sign-flip tests; for r, which is computed over all samples at once, the test swaps the predictions under the "
-    f"two methods (Holm over pairs; * p < 0.05, ** p < 0.01). {UNSEEN} {DOUBTS}",
+    f"two methods. p values are adjusted for all pairs (* p < 0.05, ** p < 0.01). {UNSEEN} {DOUBTS}",
     ("model", "method"),
     (*map(_column, MEASURED), LEFT_OUT, *map(_over, MEASURED)),
     paper=PAPER,

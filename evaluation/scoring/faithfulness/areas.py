@@ -27,7 +27,7 @@ from closelook.evaluation.scoring.intervals import (
     cluster_sums,
     mean_intervals,
 )
-from closelook.evaluation.scoring.statistics import FLIPS, Comparison, bootstrap_means, finite_interval, sign_flip_p
+from closelook.evaluation.scoring.statistics import Comparison, bootstrap_means, finite_interval, sign_flip_p
 from closelook.lrp_core.neurons.near_ties import ROUNDING
 from closelook.lrp_core.records.explained import NONE
 
@@ -232,9 +232,9 @@ def _p_zero(values: np.ndarray, resampling: Resampling) -> float:
     finite = values[known]
     if not len(finite) or not resampling.resamples:
         return 1.0
-    against_zero = np.stack([finite, np.zeros_like(finite)], axis=1)[..., None]  # [N, 2, 1]
+    against_zero = np.stack([finite, np.zeros_like(finite)], axis=1)  # [N, 2]
     against_zero, _ = cluster_sums(against_zero, resampling.among(known).clusters)
-    return float(sign_flip_p(against_zero, FLIPS * resampling.resamples, resampling.seed)[0, 1, 0])
+    return float(sign_flip_p(against_zero, resampling.seed)[0, 1])
 
 
 def of_score(table: pa.Table, score: str) -> pa.Table:

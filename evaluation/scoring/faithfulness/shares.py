@@ -227,7 +227,7 @@ def paired_correlations(
     low, high = _intervals(resampled)
     difference_low, difference_high = _intervals(resampled[:, :, None] - resampled[:, None])
     together, _ = cluster_sums(terms, resampling.clusters)
-    p = holm(_swapped_p(together, of_gold, whole, FLIPS * resampling.resamples, resampling.seed))
+    p = holm(_swapped_p(together, of_gold, whole, FLIPS, resampling.seed))
     count = None if resampling.clusters is None else len(together)
     compared = Comparison(methods, measures, n, whole, low, high, difference_low, difference_high, p, clusters=count)
     return compared.tested()
