@@ -59,13 +59,14 @@ def part(
     planned = list(nodes)
     undone = sum(not report.ledger.is_done(node.artifact) for node in planned)
     unset = [f"`{key}`" for key in keys if getattr(report.run.config, key) is None]
+    uncomputed = f"{undone} of {len(planned)} results are not computed: run `closelook run`."
     if unset:
         reason = f"Set {' and '.join(unset)} in the config and run `closelook run`."
     elif undone:
-        reason = f"{undone} of {len(planned)} results are not computed: run `closelook run`."
+        reason = uncomputed
     elif report.run.plan.unprepared and not planned:
         reason = "Samples are not prepared: run `closelook run`."
     else:
         reason = f"All that is planned is computed. This needs {needs}."
-    every = [*notes, reason] if undone and not unset else notes
+    every = [*notes, uncomputed] if undone else notes
     return Part(title, reason, figures, tables, " ".join(every), page, details)
