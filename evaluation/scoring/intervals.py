@@ -54,12 +54,7 @@ class Resampling:
 
 
 def clopper_pearson(successes: np.ndarray | float, n: np.ndarray | float) -> Ends:
-    """Exact binomial interval (low, high) of a share, from `successes` among `n` trials; neither need be whole.
-
-    >>> low, high = clopper_pearson(30, 30)
-    >>> print(f"{low:.3f} {high:.3f}")
-    0.884 1.000
-    """
+    """Exact binomial interval (low, high) of a share, from `successes` among `n` trials; neither need be whole."""
     outside = (1 - LEVEL) / 2
     k = np.asarray(successes, float)
     low = np.where(k > 0, scipy.stats.beta.ppf(outside, np.maximum(k, 1e-300), n - k + 1), 0.0)

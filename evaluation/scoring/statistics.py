@@ -79,10 +79,6 @@ class Comparison:
         A group holds the methods that none of the remaining methods beats (see `beats`); within a group, methods are
         ordered by their means. The method of a first group of one is the only one that no other beats; it need not beat
         each of them. Raises ValueError for a metric that is not compared.
-
-        >>> values = np.random.default_rng(0).normal([[[1.0], [0.2], [0.0]]], 1.0, (60, 3, 1))
-        >>> compare(values, ("a", "b", "c"), ("score",), Resampling(500)).groups("score")
-        [('a',), ('b', 'c')]
         """
         beats, k = self.beats(metric, higher_is_better), self.metrics.index(metric)
         mean = self.mean[:, k] if higher_is_better else -self.mean[:, k]
@@ -212,41 +208,20 @@ def _sign_patterns(rows: int, seed: int) -> Iterator[np.ndarray]:
         yield 2.0 * rng.integers(0, 2, (count, rows), dtype=np.int8) - 1.0
 
 
-def holm(p: np.ndarray) -> np.ndarray:
-    """Symmetric p values [M, M, K] adjusted for the M (M - 1) / 2 pairs of methods, in each column of K (Holm 1979)."""
-    adjusted = np.ones_like(p)
-    upper = np.triu_indices(len(p), 1)
-    pairs = p[upper]  # [pairs, K]
-    if not len(pairs):
-        return adjusted
-    adjusted[upper] = adjusted[upper[::-1]] = _holm_by_column(pairs)
-    return adjusted
-
-
 def holm_adjusted(p: Sequence[float]) -> list[float]:
     """The p values of several tests, adjusted for their number (Holm 1979).
 
     >>> holm_adjusted([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
     """
-    return _holm_by_column(np.asarray(p, float)[:, None])[:, 0].tolist()
-
-
-def _holm_by_column(p: np.ndarray) -> np.ndarray:
-    """`p` [P, K] adjusted for the P tests in each column (Holm 1979)."""
-    order = p.argsort(axis=0)
-    factors = np.arange(len(p), 0, -1)[:, None]
-    ascending = np.take_along_axis(p, order, axis=0)
-    adjusted = np.maximum.accumulate(ascending * factors, axis=0).clip(max=1)
-    unsorted = np.empty_like(p)
-    np.put_along_axis(unsorted, order, adjusted, axis=0)
-    return unsorted
+    values = np.asarray(p, float)
+    order = values.argsort()
+    factors = np.arange(len(values), 0, -1)
+    adjusted = np.empty_like(values)
+    adjusted[order] = np.maximum.accumulate(values[order] * factors).clip(max=1)
+    return adjusted.tolist()
 
 
 def stars(p: float) -> str:
-    """The usual marks of significance.
-
-    >>> [stars(p) for p in (0.2, 0.04, 0.001)]
-    ['', '*', '**']
-    """
+    """The usual marks of significance."""
     return "**" if p < 0.01 else "*" if p < 0.05 else ""
