@@ -138,7 +138,8 @@ def passes(facts: Facts, at: Point) -> pd.DataFrame:
     rows = tables_costs.runtime_rows(facts)
     model, dtype = at["panel"].split(" · ")
     rows = rows[(rows["model"] == model) & (rows["dtype"] == dtype) & (rows["stage"] == "method")]
-    return rows[(rows["method"] == at["line"]) & (rows["tokens"] == round(float(at["x"])))]
+    method = NAMES.get(at["line"], at["line"])
+    return rows[(rows["method"] == method) & (rows["tokens"] == round(float(at["x"])))]
 
 
 CHECKS = {
