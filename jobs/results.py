@@ -165,7 +165,7 @@ class Run:
         latest: dict[Artifact, tuple[Artifact, dict[str, Any]]] = {}
         for _, record in self.ledger.records(product):
             artifact = artifact_in(record)
-            if artifact is None or not is_complete(record):
+            if not is_complete(record):
                 continue
             before = latest.get(artifact.place)
             if before is None or before[1].get("written", "") <= record.get("written", ""):

@@ -281,9 +281,6 @@ def _inputs(ledger: Ledger, tokenizer: str, task: str, paths: tuple[str, ...], r
     def read() -> Samples:
         return _read_samples(ledger, tokenizer, task, paths)
 
-    if not record.get("hashes"):  # of an older version: whether files are whole shows only when read
-        samples = read()
-        return Inputs(tokenizer, task, lambda: samples, paths)
     of = [titled(VIEW), titled(ANSWER_VIEW), record["key"], record["hashes"], record["rows"]]
     facts = Known.of(ledger.store).views(views_of(tokenizer, task).name, of)
     inputs = Inputs(tokenizer, task, read, paths, facts, is_entered=True)

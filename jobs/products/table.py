@@ -73,6 +73,6 @@ def stale(ledger: Ledger, artifacts: Iterable[Artifact]) -> list[tuple[Artifact,
     if unplanned:
         places = {artifact.place: artifact for artifact in named.values() if not artifact.replaces}
         for name, entered in unplanned:
-            if entered is not None and entered.place in places:
+            if entered.place in places:
                 outdated.append((places[entered.place], name))
     return outdated

@@ -26,10 +26,10 @@ _UNLISTED = ("runtime", "pruning", "bench")  # folders with files that are in no
 
 
 def _entered(run: Run, artifact: Artifact) -> Iterator[Node]:
-    """Yield the node of an artifact that the ledger has, with its files; manifests of older versions list none."""
+    """Yield the node of an artifact that the ledger has, with its files."""
     record = run.ledger.latest(artifact)
     key = record and key_in(record)
-    if record and key and "shards" in record:
+    if record and key:
         yield Node(artifact=replace(artifact, key=key), samples=record["rows"])
 
 

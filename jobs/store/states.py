@@ -184,7 +184,6 @@ class States:
         """(time of change in ns, bytes) by path of the shards that the manifest in this place lists, whatever its key.
 
         Raises Damaged if one of them is gone or has another size, and if there is a shard that is not listed.
-        Where an older version wrote the manifest, which then lists none, all shards of its key are returned.
         """
         record = self.latest(artifact) or {}
         current = replace(artifact, key=key_in(record) or "")
@@ -192,13 +191,11 @@ class States:
         listed = {
             path: size for path, size in sizes_in(current, record).items() if path.startswith(f"{current.folder}/")
         }
-        if "shards" not in record:
-            listed = {path: None for path in stamps if not current.key or current.owns(path.rpartition("/")[2])}
         name = manifest(artifact.name)
         for path, size in listed.items():
             if path not in stamps:
                 raise Damaged(f"{self.store.url(path)} is gone, but {name} lists it: {self.store.remedy_for_samples}")
-            if size not in (None, stamps[path][1]):
+            if size != stamps[path][1]:
                 fault = f"{self.store.url(path)} has {stamps[path][1]} bytes, but {name} says {size}"
                 raise Damaged(f"{fault}: {self.store.remedy_for_samples}")
         if record and not listed:

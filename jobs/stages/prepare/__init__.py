@@ -72,7 +72,7 @@ def prepare(config: RunConfig, store: Store) -> StageSummary:
 def _discard_damaged(ledger: Ledger, tasks: Collection[str]) -> bool:
     """Remove damaged samples and views of these tasks, with all that was made from them. True if there were any."""
     entered = [artifact_in(record) for product in ("benchmark", "views") for _, record in ledger.records(product)]
-    damaged = [artifact for artifact in entered if artifact and artifact.task in tasks and ledger.damage(artifact)]
+    damaged = [artifact for artifact in entered if artifact.task in tasks and ledger.damage(artifact)]
     for artifact in damaged:
         ledger.discard_damaged(artifact)
     return bool(damaged)

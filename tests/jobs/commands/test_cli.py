@@ -23,6 +23,11 @@ from tests.jobs.small import closelook as run_closelook
 from tests.patience import PATIENCE_S
 
 
+def entry(cell, state):
+    """What a manifest of the cell says at least."""
+    return {"state": state, "artifact": vars(cell.place), "key": cell.key}
+
+
 @pytest.fixture
 def config_file(tmp_path, model):
     """A config of the small model, whose views are in the store."""
@@ -103,13 +108,13 @@ def test_status_counts_cells_and_says_by_its_exit_code_whether_all_are_done(clos
     code, out, _ = closelook("status", "--config", path)
     assert code == 1
     assert "3 cells: 0 done, 0 partial, 3 missing" in out
-    store.write_manifest(cells[0].name, {"state": "complete", "cell": vars(cells[0]), "rejects": {"model_error": 2}})
-    store.write_manifest(cells[1].name, {"state": "partial", "cell": vars(cells[1]), "rejects": {"model_error": 2}})
+    store.write_manifest(cells[0].name, {**entry(cells[0], "complete"), "rejects": {"model_error": 2}})
+    store.write_manifest(cells[1].name, {**entry(cells[1], "partial"), "rejects": {"model_error": 2}})
     code, out, _ = closelook("status", "--config", path)
     assert "3 cells: 1 done, 1 partial, 1 missing" in out
     assert "2 model_error" in out, "samples count once, not once a method"
-    store.write_manifest(cells[1].name, {"state": "complete", "cell": vars(cells[1])})
-    store.write_manifest(cells[2].name, {"state": "complete", "cell": vars(cells[2])})
+    store.write_manifest(cells[1].name, entry(cells[1], "complete"))
+    store.write_manifest(cells[2].name, entry(cells[2], "complete"))
     code, out, _ = closelook("status", "--config", path)
     assert (code, "3 scores: 0 done, 0 partial, 3 missing" in out) == (1, True)
     assert "3 cells: 3 done" in out
@@ -139,7 +144,7 @@ def test_status_lists_stale_cells_and_only_gc_removes_them(closelook, config_fil
         cell = planned.artifact
         shard = f"{cell.key[:12]}-00000-aa.parquet"
         store.write_bytes(f"{cell.folder}/{shard}", b"")
-        store.write_manifest(cell.name, {"state": "complete", "cell": vars(cell), "shards": [shard]})
+        store.write_manifest(cell.name, {**entry(cell, "complete"), "shards": [shard]})
     files = set(store.files("", "", recursive=True))
     reseeded = ["--config", path, "--set", "seed=1"]
     _, out, _ = closelook("status", *reseeded)

@@ -150,7 +150,7 @@ def test_the_manifest_decides_what_is_done(base):
     assert Ledger(store).state(cell) == "missing"
     store.write_bytes(f"{cell.folder}/{cell.key[:12]}-00000-aa.parquet", b"")
     assert Ledger(store).state(cell) == "partial"
-    store.write_manifest(cell.name, {"state": "complete", "cell": vars(cell)})
+    store.write_manifest(cell.name, {"state": "complete", "artifact": vars(cell.place), "key": cell.key})
     assert Ledger(store).state(cell) == "done"
 
 
@@ -162,7 +162,8 @@ def replaced(store, plan):
 def test_cells_that_another_key_has_replaced_are_stale(base, model, tmp_path):
     config, store = base
     for planned in make_plan(config, store).cells():
-        store.write_manifest(planned.artifact.name, {"state": "complete", "cell": vars(planned.artifact)})
+        cell = planned.artifact
+        store.write_manifest(cell.name, {"state": "complete", "artifact": vars(cell.place), "key": cell.key})
     assert replaced(store, make_plan(config, store)) == []
     reseeded = make_plan(config_of(tmp_path, model, seed=1), store)
     assert [name.split(".")[4] for name in replaced(store, reseeded)] == ["random"]

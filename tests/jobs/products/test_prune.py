@@ -70,7 +70,8 @@ def write_cell(store, cell: Artifact, seed=0, rows=ROWS):
         for pooling in POOLINGS
     ]
     store.write_shard(f"{cell.folder}/part.parquet", pa.Table.from_pylist(rows, schema=HEADS), HEADS)
-    store.write_manifest(cell.name, {"state": "complete", "cell": vars(cell), "shards": ["part.parquet"]})
+    record = {"state": "complete", "artifact": vars(cell.place), "key": cell.key, "shards": ["part.parquet"]}
+    store.write_manifest(cell.name, record)
 
 
 def points(store):

@@ -59,7 +59,7 @@ def _renamed(table: pa.Table, **footer: str | None) -> pa.Table:
         ({"key": None, "unit": None, "rows": None}, None, False),
         ({}, 3, False),
     ],
-    ids=["its own", "another key", "another unit", "an older version", "other rows"],
+    ids=["its own", "another key", "another unit", "no key", "other rows"],
 )
 def test_a_shard_of_an_unfinished_artifact_counts_where_its_footer_names_key_unit_and_rows(
     footer, rows, is_kept, expected, tmp_path, model, inline, monkeypatch
