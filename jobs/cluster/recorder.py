@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
+from closelook.jobs.cluster.reports import Report
 from closelook.jobs.secrets import without_secrets
 from closelook.jobs.store import Store
 from closelook.jobs.store.spent import KINDS
@@ -158,15 +159,12 @@ class Recorder:
         """Log that the workers of a pool are being started."""
         self._line({"event": "begin", "pool": pool, "model": model, "workers": workers, "units": units})
 
-    def grow(self, pool: str, model: str, workers: int) -> None:
-        """Log that a pool now has this larger number of workers."""
-        self._line({"event": "grow", "pool": pool, "model": model, "workers": workers})
-
-    def unit(self, pool: str, model: str, report: dict[str, Any]) -> None:
-        """Log and count a worker's report of a unit (a row of `jobs.cluster.reports.REPORT`)."""
-        done = {key: value for key, value in report.items() if key not in ("result", "accounts")}
-        done["explained"] = json.loads(report.get("explained") or "{}")
-        counted = {**report, "units": 1, "errors": int(bool(report["error"]))}
+    def unit(self, pool: str, model: str, report: Report) -> None:
+        """Log and count a worker's report of a unit."""
+        seconds = {f"{kind}_s": spent for kind, spent in report.seconds.items()}
+        names = ("unit", "rows", "tokens", "rejects", "explained", "splits", "worker", "error", "fatal")
+        done = {name: getattr(report, name) for name in names} | {"wall_s": sum(seconds.values()), **seconds}
+        counted = {**done, "units": 1, "errors": int(bool(report.error))}
         with self._lock:
             for field in METRICS:
                 self._counts[model, field] += counted[field]

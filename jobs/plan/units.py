@@ -7,10 +7,9 @@ only on the samples and the budgets. So a unit that is computed again, by any wo
 from __future__ import annotations
 
 import hashlib
-import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -118,16 +117,6 @@ class Account:
     facts: dict[str, Any] = field(default_factory=dict)  # further entries of the manifest
     files: dict[str, Written] = field(default_factory=dict)  # by path: the shard, and what belongs to it
     batches_by_row: int = 0  # batches whose rows were computed one by one
-
-    def to_json(self) -> str:
-        """The account as JSON, for reports."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Account:
-        """The account that `to_json` wrote."""
-        entries = json.loads(text)
-        return cls(**{**entries, "files": {path: Written(**file) for path, file in entries["files"].items()}})
 
 
 def cut_units(inputs: Inputs, rows: Sequence[int] | np.ndarray, token_budget: int, shard_rows: int) -> list[Unit]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from closelook.jobs.plan.node import Node, Run
-from closelook.jobs.products import curves, pruning, relevance, scores, trials, whole
+from closelook.jobs.products import benchmarks, curves, pruning, relevance, scores, trials, whole
 from closelook.jobs.products.answers import ablations, sources
 from closelook.jobs.products.controls import randomisation, shapley
 from closelook.jobs.products.neurons import contexts, heatmaps, knockouts
@@ -35,7 +35,7 @@ PRODUCTS: Registry[Product] = Registry(
     contexts.CONTEXTS,
     knockouts.KNOCKOUTS,
     heatmaps.HEATMAPS,
-    whole.BENCH,
+    benchmarks.BENCH,
     whole.REPORT,
     group="closelook.products",
     record_class=Product,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from closelook.jobs.cluster.executor import end_kept
-from closelook.jobs.cluster.pools import Reader, Report, Work, connect
+from closelook.jobs.cluster.pools import Reader, Work, connect
+from closelook.jobs.cluster.reports import Report, reports_in
 from closelook.jobs.cluster.scheduler import run_all
 from closelook.jobs.plan.inputs import Inputs, unit_without_views
 from closelook.jobs.plan.node import ModelPlan, Node, Part, Run
@@ -20,6 +20,7 @@ from closelook.jobs.plan.units import Account, Task, WorkerOptions
 from closelook.jobs.products.record import Product, Unit
 from closelook.jobs.runner.closing import Reports, adopted, close
 from closelook.jobs.runner.worker import Worker
+from closelook.jobs.stages.record import Stage
 from closelook.jobs.store import Artifact, Store
 
 CHUNK_TOKENS = 2_000_000  # of units without a model: fewer are not worth a Ray task
@@ -152,11 +153,9 @@ class ModelWork:
 
     def add(self, report: Report) -> None:
         """Keep what a worker reports about a unit: accounts of shards, splits, and nodes that failed."""
-        self.splits += report["splits"]
-        for path, account in json.loads(report["accounts"] or "{}").items():
-            self.accounts[path] = Account.from_json(account)
-        for node, why in json.loads(report["result"] or "[]"):
-            self.failed.setdefault(Artifact(**node), why)
+        self.splits += report.splits
+        self.accounts |= report.accounts
+        self.failed = {**report.failed, **self.failed}
 
     def close(self) -> Iterator[str]:
         """Write the manifests of the nodes that were computed. Yields a line for each failure."""
@@ -171,16 +170,15 @@ class ModelWork:
         yield from filter(None, whys)
 
 
-def make(run: Run, products: Sequence[Product], nodes: Sequence[Node], stage: str, unit: str) -> list[str]:
+def make(run: Run, products: Sequence[Product], nodes: Sequence[Node], stage: Stage) -> list[str]:
     """Compute those of the `nodes` of these products that are not done. Returns the failures, a line each.
 
-    Either all products need models, or none does. `stage` names the work in the progress, and `unit` what it counts.
-    Nodes of one model share workers.
+    Either all products need models, or none does. Nodes of one model share workers.
     """
     works = missing_work(run, products, nodes)
     if not all(product.on_model for product in products):
         return _make_without_models(run, works)
-    return run_all(run.config, run.store, [work.work() for work in works], stage=stage, unit=unit)
+    return run_all(run.config, run.store, [work.work() for work in works], stage)
 
 
 def _make_without_models(run: Run, works: Sequence[ModelWork]) -> list[str]:
@@ -203,8 +201,8 @@ def _make_without_models(run: Run, works: Sequence[ModelWork]) -> list[str]:
     for reports in reported:
         for index, report in reports:
             works[index].add(report)
-            if report["error"]:
-                failures.append(report["error"])
+            if report.error:
+                failures.append(report.error)
     return [*failures, *(line for work in works for line in work.close())]
 
 
@@ -227,7 +225,7 @@ def _chunks(works: Sequence[ModelWork]) -> Iterator[list[tuple[int, pa.Table]]]:
 def _reports(store: Store, options: WorkerOptions, units: Sequence[tuple[int, pa.Table]]) -> list[tuple[int, Report]]:
     """The reports of units that one worker computes without a model, each with the index of its work."""
     worker = Worker(store, None, options)
-    return [(index, report) for index, unit in units for report in worker(unit).to_pylist()]
+    return [(index, report) for index, unit in units for report in reports_in(worker(unit))]
 
 
 def missing_work(run: Run, products: Sequence[Product], nodes: Iterable[Node]) -> list[ModelWork]:

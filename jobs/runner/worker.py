@@ -5,12 +5,11 @@ Results are checked before they are committed, since code of packages may return
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ import pyarrow.compute as pc
 from closelook.evaluation.schema import REJECT
 from closelook.jobs.cluster.attempts import Attempts, Watchdog, loading
 from closelook.jobs.cluster.pools import own_device
-from closelook.jobs.cluster.reports import left_out, reported
+from closelook.jobs.cluster.reports import Report, reported
 from closelook.jobs.plan.inputs import UNIT_COLUMNS, samples_of, task_of
 from closelook.jobs.plan.models import ResolvedModel, open_view
 from closelook.jobs.plan.node import Part
@@ -143,10 +142,11 @@ class Worker:
         (unit,) = table.to_pylist()
         task: Task = task_of(unit)
         if is_asked(self._store):
-            return left_out(task.title)
+            return Report(task.title).to_table()
         rows = samples_of(unit, UNIT_COLUMNS, self._store) if task.rows is None else task.rows
         tokens = task.tokens or sum(len(row["input_ids"]) for row in rows)
-        return reported(task.title, task.size, tokens, lambda: self._run(task, rows))
+        report = Report(task.title, task.size, tokens)
+        return reported(report, lambda: self._run(task, rows)).to_table()
 
     def _run(self, task: Task, rows: Sequence[Row]) -> dict[str, Any]:
         """Compute and commit the unit; returns the fields of its report.
@@ -167,10 +167,8 @@ class Worker:
         explained = {task.methods[path]: account.explained for path, account in accounts.items()}
         by_part = [{reject["sample_id"] for reject in account.rejects} for account in accounts.values()]
         rejected = set.intersection(*by_part) if by_part else ()  # the samples that every part rejects
-        reasons = [[asdict(node), why] for node, why in failed.items()]
-        written = {path: account.to_json() for path, account in accounts.items()}
-        counts = {"rejects": len(rejected), "explained": json.dumps(explained), "splits": splits}
-        return {"accounts": json.dumps(written), **counts, "result": json.dumps(reasons) if failed else None}
+        counts = {"rejects": len(rejected), "explained": explained, "splits": splits}
+        return {"accounts": accounts, "failed": failed, **counts}
 
     def _computed(
         self, product: Product, opened: Opened, task: Task, rows: Sequence[Row]

@@ -1,6 +1,6 @@
 """The stages whose products are computed by workers, unit by unit.
 
-These are select, attribute, evaluate, prune, perturb, ablations, controls and neurons.
+These are all but prepare and report.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def compute_plan(run: Run, stage: str) -> StageSummary:
         for node, is_ready in ready.items():
             _clear(run, node, is_ready)
         waiting += [line for node in lacking for line in _waits_for(run, node)]
-        failures += make(run, products, [node for node in lacking if ready[node]], stage, STAGES[stage].counts)
+        failures += make(run, products, [node for node in lacking if ready[node]], STAGES[stage])
         planned |= dict.fromkeys(nodes)
         todo |= dict.fromkeys(lacking)
     incomplete = [node for node in todo if not run.ledger.is_done(node.artifact)]
@@ -97,7 +97,7 @@ def _with_defaults(config: RunConfig, stage: str) -> RunConfig:
     key, example = _NEEDED.get(stage, ("", ""))
     if key and not getattr(config, key):
         raise UserError(f"config key {key!r} is not set: give numbers of samples, as {example}")
-    default = _DEFAULTS.get(stage)
+    default = config.benchmark if stage == "bench" else _DEFAULTS.get(stage)
     if default is None or getattr(config, stage) is not None:
         return config
     return config.model_copy(update={stage: default()})

@@ -75,7 +75,7 @@ LAYOUTS = {
         f"heatmaps.{_DOTTED}.{{key}}",
         None,
     ),
-    "bench": Layout(("bench/lrp",), None, "bench.lrp.{model}", None),
+    "bench": Layout(("bench/lrp",), f"{{model}}-{_SHARD}", "bench.lrp.{model}", None),
     "report": Layout(("report",), None, "report", None),
 }
 
