@@ -15,24 +15,15 @@ import pyarrow as pa
 from closelook.evaluation.schema import RUNTIME
 from closelook.jobs.config import configured
 from closelook.jobs.plan.cells import schema_of
-from closelook.jobs.plan.finer import KEPT, Kept
+from closelook.jobs.plan.finer import KEPT
 from closelook.jobs.plan.node import Cell, Node, Part, Run
 from closelook.jobs.plan.units import cut_units
-from closelook.jobs.products.record import Expected, Made, Opened, Product, Row, Unit, each_method
+from closelook.jobs.products.record import Made, Opened, Product, Row, Unit
 from closelook.jobs.runner.closing import close
 
 if TYPE_CHECKING:
-    from closelook.jobs.config import ModelConfig, RunConfig
     from closelook.jobs.products.explaining import ExplainedBatch, Explainer
     from closelook.lrp_core.methods.record import Method
-
-
-def finer_of(kept: Kept, config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """The expected number of cells of a finer product, by precision: only the first precision of a task has them."""
-    if task not in config.finer(kept.name):
-        return {}
-    records, output = configured(config), config.task(task).output
-    return {model.first_dtype(task): sum(kept.is_of(records[name], output) for name in methods)}
 
 
 def units(run: Run, nodes: Sequence[Cell]) -> Sequence[Unit]:
@@ -126,7 +117,7 @@ def method_entries(run: Run, node: Cell) -> dict[str, Any]:
     return {"method": method.key(), "variants": [list(request.variant) for request in node.requests]}
 
 
-def _attributed(name: str, expected: Expected) -> Product:
+def _attributed(name: str) -> Product:
     """The record of the product `name`, whose nodes are cells, computed by the stage `attribute`."""
 
     def nodes(run: Run) -> Iterator[Node]:
@@ -140,7 +131,6 @@ def _attributed(name: str, expected: Expected) -> Product:
         title="cells",
         stage="attribute",
         nodes=nodes,
-        expected=expected,
         schema=partial(schema_of, name),
         units=units,
         compute=compute,
@@ -149,6 +139,6 @@ def _attributed(name: str, expected: Expected) -> Product:
     )
 
 
-RELEVANCE = _attributed("relevance", each_method)
+RELEVANCE = _attributed("relevance")
 #: Products of finer relevance by name; each is computed for some samples, in passes of its own.
-FINER = {kept.name: _attributed(kept.name, partial(finer_of, kept)) for kept in KEPT.values()}
+FINER = {name: _attributed(name) for name in KEPT}

@@ -19,7 +19,7 @@ import pyarrow as pa
 from closelook.evaluation.schema import TRIALS as SCHEMA
 from closelook.evaluation.scoring.faithfulness.flips import TARGET_LOGIT
 from closelook.evaluation.scoring.faithfulness.scores import choose, trials_of
-from closelook.jobs.config import configured, left_open
+from closelook.jobs.config import configured
 from closelook.jobs.plan.cells import schema_of
 from closelook.jobs.plan.choices import in_words
 from closelook.jobs.plan.node import Cell, Choice, Node, Part, Run
@@ -32,7 +32,6 @@ from closelook.jobs.store import Artifact
 from closelook.lrp_core.records.explained import NONE
 
 if TYPE_CHECKING:
-    from closelook.jobs.config import ModelConfig, RunConfig
     from closelook.jobs.products.drawing import DrawnCurves
     from closelook.jobs.runner.rows import Outcome
     from closelook.lrp_core.methods.record import Method
@@ -43,12 +42,6 @@ def nodes(run: Run) -> Iterator[Node]:
     for model in run.plan.models:
         for choice in model.choices:
             yield choice.of(model)
-
-
-def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """The expected number of choices by precision: one for each method with open options."""
-    count = sum(entry.name in methods and bool(left_open(entry)) for entry in config.methods_of(model))
-    return dict.fromkeys(model.dtypes_for(task), count)
 
 
 def units(run: Run, nodes: Sequence[Choice]) -> Iterator[Unit]:
@@ -222,7 +215,6 @@ TRIALS = Product(
     title="choices of options",
     stage="select",
     nodes=nodes,
-    expected=_expected,
     schema=partial(schema_of, "trials"),
     units=units,
     compute=compute,

@@ -9,9 +9,7 @@ import pytest
 
 from closelook.evaluation.benchmark.samples import sample
 from closelook.evaluation.schema import CURVES, GENERIC, RELEVANCE
-from closelook.evaluation.scoring.faithfulness.flipping import Flipper
 from closelook.jobs.commands.roots.gc import garbage
-from closelook.jobs.commands.roots.plan_costs import Basis, curves_costs
 from closelook.jobs.commands.roots.status import collect
 from closelook.jobs.config import RunConfig
 from closelook.jobs.config.file import ConfigError
@@ -266,28 +264,6 @@ def test_a_model_without_a_mask_token_is_not_asked_to_mask(tmp_path, model):
             path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "mask_token"}))
     with pytest.raises(UserError, match="the tokenizer of bert has no mask token: name other ways"):
         validate(config_of(tmp_path / "root", masked, perturb={"ways": ["zero", "mask"]}))
-
-
-def test_the_plan_counts_no_fewer_forwards_than_run(tmp_path, model, inline, monkeypatch, closelook):
-    config, store = run_of(tmp_path, model)
-    write_relevance(config, store)
-    ran, run = [], Flipper.run
-
-    def counted(flipper, samples):
-        outputs = run(flipper, samples)
-        ran.append((flipper.computed, flipper.asked))
-        return outputs
-
-    monkeypatch.setattr(Flipper, "run", counted)
-    plan = make_plan(config, store)
-    [cost] = curves_costs(Basis(config, Ledger(store), plan, {("gpt2", "float32", "random"): 0.5}))
-    assert (cost.cells, cost.missing) == (3, 3)
-    perturb(config, store)
-    computed, asked = np.sum(ran, axis=0)
-    assert computed <= cost.forwards < asked
-    assert cost.seconds > 0.5 * cost.forwards * 3, "a sample has three tokens or more"
-    [cost] = curves_costs(Basis(config, Ledger(store), plan, {}))
-    assert (cost.missing, cost.forwards) == (0, 0)
 
 
 @pytest.mark.nightly  # workers of relevance and of contexts are killed by day

@@ -165,15 +165,7 @@ def test_pruning_and_runtime_are_drawn_when_they_are_there(tmp_path):
     )
     plan = Plan((replace(plan.models[0], cells=(*plan.models[0].cells, heads)),))
     ranked, drawn_at_random = pruning_of(Run(QUICK, plan, Ledger(store)), PruneConfig(), plan.models[0])
-    store.write_manifest(
-        ranked.artifact.name,
-        {
-            "state": "complete",
-            "artifact": vars(ranked.artifact.place),
-            "key": ranked.artifact.key,
-            "shards": ["attnlrp-aaaaaaaaaaaa-000.parquet"],
-        },
-    )
+    Ledger(store).commit(ranked.artifact, {"shards": ["attnlrp-aaaaaaaaaaaa-000.parquet"]})
     assert not Ledger(store).is_done(drawn_at_random.artifact)
     timing = {"batch_id": "b", "method": "gradients", "stage": "method", "length": 9, "batch": 2, "wall_s": 0.1,
               "peak_bytes": None, "planned_bytes": None, "chunk": None, "device": "cpu"}  # fmt: skip
