@@ -221,10 +221,7 @@ class Run:
         if damage := self.ledger.described_damage(artifact):
             raise UserError(damage)
         prefix = f"{artifact.folders[folder]}/"
-        listed = [path for path in self.ledger.belongings(artifact, record) if path.startswith(prefix)]
-        if not listed and folder == 0:
-            listed = [prefix + name for name in self.ledger.shards(artifact)]
-        return listed
+        return [path for path in self.ledger.belongings(artifact, record) if path.startswith(prefix)]
 
     def _beside_texts(self, relevance: pa.Table, tokens: bool) -> pa.Table:
         """Rows of relevance with columns of their views (`_OF_VIEWS`) and samples (`_OF_SAMPLES`) added."""

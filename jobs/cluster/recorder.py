@@ -37,8 +37,8 @@ METRICS = {
     "errors": "units that failed",
     **{f"{kind}_s": f"seconds that workers spent {about}" for kind, about in KINDS.items()},
 }
-LINE_EVERY_S = 10.0  # seconds between lines of progress if there is no terminal
-LOADING = "loading"  # shown until the first unit is done
+LINE_EVERY_S = 60.0  # seconds between lines of progress if there is no terminal
+LOADING = "loading, or computing its first unit"  # shown until the first unit is done
 
 
 class Progress:
@@ -135,9 +135,9 @@ class Progress:
         if model not in self._since:
             return f"{model} {self._waiting}"
         done, total = self._done[model], self._totals[model]
-        if not done:
-            return f"{model} {LOADING}, {total} {self._unit} to do"
         elapsed_s = time.monotonic() - self._since[model]
+        if not done:
+            return f"{model} {LOADING}, since {elapsed_s:.0f} s, {total} {self._unit} to do"
         left = f", {elapsed_s / done * (total - done):.0f} s left" if 0 < done < total else ""
         return f"{model} {done}/{total} {self._unit}, {self._speed(model):,.0f} tokens/s{left}"
 

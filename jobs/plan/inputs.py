@@ -108,11 +108,6 @@ class Inputs:
         """True if the task explains whole answers."""
         return self.fact("of_answers", lambda: "answer_ids" in self.table.column_names)
 
-    @property
-    def digests(self) -> dict[str, str]:
-        """All hashes of which keys are made, by name."""
-        return {name: self.digest_of(name) for name in _digested(self.table)}
-
     def digest_of(self, name: str) -> str:
         """The hash `name`: of "inputs", "masks", "gold" labels and scores, or "answers" with their units."""
         return self.fact(name, lambda: _digest_in(self.table, name))

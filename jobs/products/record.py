@@ -112,6 +112,11 @@ class Opened:
         return self.memory[name][1]
 
 
+def no_lines(run: Run, planned: Sequence[Node], computed: Sequence[Node]) -> Iterable[str]:
+    """The default `lines`: none."""
+    return ()
+
+
 def concatenated(opened: Opened, part: Part, values: Sequence[Made]) -> Made:
     """The default `combine`: the tables and rejects of all batches in order, as one result."""
     if len(values) == 1:
@@ -140,6 +145,8 @@ class Product:
     compute: Callable[[Opened, Sequence[Part], Sequence[Row]], Mapping[Part, Any]] | None = None
     #: Turns the values of a part's batches into the content of its shard.
     combine: Callable[[Opened, Part, Sequence[Any]], Made] = concatenated
+    #: Gives further lines of the stage's summary about its planned nodes and those that were to be computed.
+    lines: Callable[[Run, Sequence[Any], Sequence[Any]], Iterable[str]] = no_lines
     close: Callable[..., str | None] | None = None  # writes a node's manifest; None: `jobs.runner.closing.close`
     #: The turns of its stage in which it is computed; products of a turn share workers.
     turns: tuple[int, ...] = (0,)

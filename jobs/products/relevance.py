@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from closelook.evaluation.benchmark.audit import rejected as in_words
 from closelook.evaluation.schema import RUNTIME
 from closelook.jobs.config import configured
-from closelook.jobs.plan.cells import schema_of
+from closelook.jobs.plan.cells import schema_of, without_samples
 from closelook.jobs.plan.finer import KEPT
 from closelook.jobs.plan.node import Cell, Node, Part, Run
 from closelook.jobs.plan.units import cut_units
@@ -139,6 +141,12 @@ def _attributed(name: str) -> Product:
     )
 
 
-RELEVANCE = _attributed("relevance")
+def _lines(run: Run, planned: Sequence[Node], computed: Sequence[Node]) -> Iterator[str]:
+    """Yield the models and tasks without a sample."""
+    for (model, task), rejects in without_samples(run.plan, run.ledger).items():
+        yield f"{model}/{task}: no sample fits the tokenizer, so its cells are empty: {in_words(rejects)}"
+
+
+RELEVANCE = replace(_attributed("relevance"), lines=_lines)
 #: Products of finer relevance by name; each is computed for some samples, in passes of its own.
 FINER = {name: _attributed(name) for name in KEPT}

@@ -203,11 +203,15 @@ def _entries(run: Run, node: Choice) -> dict[str, Any]:
     return {"variants": [list(node.request.variant)]}
 
 
-def chosen_line(choice: Choice, record: Mapping[str, Any]) -> str:
-    """The chosen options in words, with the number of trials and the area of the chosen one."""
-    best = record["trials"][record["chosen"]]
-    on = "no sample has curves" if not best["n"] else f"ΔA {best['delta_area']:.3g} on {best['n']} samples"
-    return f"{in_words(choice.options[record['chosen']])} of {len(record['trials'])} trials ({on})"
+def lines(run: Run, planned: Sequence[Choice], computed: Sequence[Choice]) -> Iterator[str]:
+    """Yield the options that each choice has chosen, with the number of trials and the area of the chosen one."""
+    for choice in computed:
+        record = run.ledger.record(choice.artifact)
+        if record is not None and "chosen" in record:
+            best = record["trials"][record["chosen"]]
+            on = "no sample has curves" if not best["n"] else f"ΔA {best['delta_area']:.3g} on {best['n']} samples"
+            chosen = in_words(choice.options[record["chosen"]])
+            yield f"{choice}: {chosen} of {len(record['trials'])} trials ({on})"
 
 
 TRIALS = Product(
@@ -218,5 +222,6 @@ TRIALS = Product(
     schema=partial(schema_of, "trials"),
     units=units,
     compute=compute,
+    lines=lines,
     close=partial(close, entries_of=_entries, conclusion=_conclude),
 )

@@ -6,17 +6,15 @@ These are all but prepare and report.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
-from closelook.evaluation.benchmark.audit import rejected as in_words
 from closelook.evaluation.schema import SchemaMismatch
 from closelook.jobs.config import AblationsConfig, ControlsConfig, PerturbConfig, PruneConfig, RunConfig
-from closelook.jobs.plan.cells import make_plan, without_samples
+from closelook.jobs.plan.cells import make_plan
 from closelook.jobs.plan.node import Choice, Node, Run
-from closelook.jobs.products.neurons import contexts
 from closelook.jobs.products.record import Product
 from closelook.jobs.products.table import PRODUCTS, is_of_package
-from closelook.jobs.products.trials import chosen_line
 from closelook.jobs.runner.closing import rejected
 from closelook.jobs.runner.driver import ModelWork, make, missing_work
 from closelook.jobs.stages.record import STAGES, StageSummary
@@ -180,18 +178,10 @@ def _counts(run: Run, stage: str, planned: Sequence[Node], todo: Sequence[Node])
 
 
 def _told(run: Run, stage: str, planned: Sequence[Node], todo: Sequence[Node]) -> Iterator[str]:
-    """Yield further lines of the summary: choices that were made, corpora that were read, defects and rejects."""
-    if stage == "attribute":
-        for (model, task), rejects in without_samples(run.plan, run.ledger).items():
-            why = in_words(rejects)
-            yield f"{model}/{task}: no sample fits the tokenizer, so its cells are empty: {why}"
-    for node in todo:
-        record = run.ledger.record(node.artifact)
-        if isinstance(node, Choice) and record is not None and "chosen" in record:
-            yield f"{node}: {chosen_line(node, record)}"
-    for node in planned:
-        if isinstance(node, contexts.ContextsNode):
-            yield from contexts.lines(run.ledger, node)
+    """Yield further lines of the summary: those of products, defects and rejects."""
+    for product in dict.fromkeys(chain.from_iterable(_order(stage))):
+        of_product = [[node for node in nodes if node.artifact.product == product.name] for nodes in (planned, todo)]
+        yield from product.lines(run, *of_product)
     for node in todo:
         for name, count in (run.ledger.record(node.artifact) or {}).get("defects", {}).items():
             yield f"{node.artifact}: {count} times {name}, counted as wrong"

@@ -24,6 +24,7 @@ from closelook.evaluation.benchmark.sources.base import Source
 from closelook.evaluation.schema import REJECT
 from closelook.evaluation.tasks import SOURCES
 from closelook.jobs.cluster.pools import connect
+from closelook.jobs.cluster.recorder import LINE_EVERY_S
 from closelook.jobs.config import RunConfig
 from closelook.jobs.stages.audit import audit_table
 from closelook.jobs.stages.prepare.parts import PartWorker, Reader, Tally, TaskWork, parts_of, read_parts, shards_of
@@ -123,14 +124,14 @@ def _stream(config: RunConfig, store: Store, work: dict[str, TaskWork]) -> Itera
 
 
 def _shown(reports: Iterable[str], parts: int) -> Iterator[str]:
-    """Yield `reports` as they come, and show the progress: a bar in a terminal, else a line every ten seconds."""
+    """Yield `reports` as they come, and show the progress: a bar in a terminal, else a line a minute."""
     console = Console(stderr=True)
     if console.is_terminal:
         yield from track(reports, "prepare", parts, console=console, transient=True)
         return
     last = time.monotonic()
     for done, report in enumerate(reports, start=1):
-        if time.monotonic() - last >= 10.0:
+        if time.monotonic() - last >= LINE_EVERY_S:
             last = time.monotonic()
             console.print(f"prepare: {done}/{parts} parts", highlight=False)
         yield report

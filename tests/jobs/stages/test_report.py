@@ -186,7 +186,8 @@ def test_a_store_of_another_schema_version_is_refused_with_both(tmp_path, monkey
     store, plan, _ = written(tmp_path, tasks=("sva",))
     path = store.files("scores")[0]
     old = SCORES.with_metadata({b"closelook.schema": b"scores", b"closelook.version": b"0"})
-    store.write_shard(path, store.read(path, SCORES), old, None, store.origin(path))  # of as many bytes
+    shard = store.read_committed(path, SCORES)
+    store.write_shard(path, shard.table, old, None, shard.origin)  # of as many bytes
     store.delete("manifest/report.json")
     monkeypatch.setattr(report, "make_plan", lambda config, store: plan)
     with pytest.raises(StoreError, match="holds schema scores v0, this version of closelook reads scores v2"):

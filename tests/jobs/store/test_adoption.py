@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from closelook.evaluation.schema import RELEVANCE
 from closelook.jobs.config import RunConfig
 from closelook.jobs.plan.node import Node, Part
 from closelook.jobs.runner import driver
@@ -95,4 +96,5 @@ def test_the_origin_of_a_shard_is_the_part_that_it_was_written_for(tmp_path, mod
         artifact = artifact_in(record)
         for name in record["shards"]:
             unit = name.removeprefix(f"{artifact.key[:12]}-").removesuffix(".parquet")
-            assert store.origin(f"{artifact.folder}/{name}") == Part(Node(artifact=artifact), unit).origin
+            shard = store.read_committed(f"{artifact.folder}/{name}", RELEVANCE)
+            assert shard.origin == Part(Node(artifact=artifact), unit).origin
