@@ -91,7 +91,7 @@ def test_an_interrupted_run_continues_with_what_is_missing(tmp_path, monkeypatch
     commit, made = module.PartWorker.commit, []
 
     def fail_third(worker, part):
-        if part["part"] == 2 and not made:
+        if part.number == 2 and not made:
             made.append(part)
             raise KeyboardInterrupt
         return commit(worker, part)
