@@ -7,6 +7,7 @@ only on the samples and the budgets. So a unit that is computed again, by any wo
 from __future__ import annotations
 
 import hashlib
+import pickle
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,9 +19,9 @@ import pyarrow.compute as pc
 
 from closelook.jobs.config import ModelConfig, RunConfig, configured
 from closelook.jobs.plan.gather import gather
-from closelook.jobs.plan.inputs import Inputs
+from closelook.jobs.plan.inputs import Inputs, Selected
 from closelook.jobs.plan.node import Node, Part
-from closelook.jobs.store import Written
+from closelook.jobs.store import Store, Written
 from closelook.lrp_core.methods.record import Method
 
 T = TypeVar("T")
@@ -73,7 +74,18 @@ class Task:
     tokens: int
     token_budget: int
     size: int
-    rows: tuple[Mapping[str, Any], ...] | None = None  # None: samples of the views are sent with the task
+    rows: tuple[Mapping[str, Any], ...] | None = None  # None: those of `samples`, if any
+    samples: Selected | None = None  # of the views
+
+    def to_table(self) -> pa.Table:
+        """The task as it travels through Ray."""
+        return pa.table({"task": pa.array([pickle.dumps(self)], pa.large_binary())})
+
+    def rows_in(self, store: Store) -> Sequence[Mapping[str, Any]]:
+        """The rows of the unit; pixels of images are read from `store`."""
+        if self.rows is not None:
+            return self.rows
+        return [] if self.samples is None else self.samples.rows(store)
 
     @property
     def methods(self) -> dict[str, str]:

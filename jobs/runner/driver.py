@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -14,7 +14,7 @@ from closelook.jobs.cluster.executor import end_kept
 from closelook.jobs.cluster.pools import Reader, Work, connect
 from closelook.jobs.cluster.reports import Report, reports_in
 from closelook.jobs.cluster.scheduler import run_all
-from closelook.jobs.plan.inputs import Inputs, unit_without_views
+from closelook.jobs.plan.inputs import Inputs
 from closelook.jobs.plan.node import ModelPlan, Node, Part, Run
 from closelook.jobs.plan.units import Account, Task, WorkerOptions
 from closelook.jobs.products.record import Product, Unit
@@ -98,14 +98,16 @@ class Unread:
 
     def tables(self) -> Iterator[pa.Table]:
         """Yield the units as workers get them."""
+        for task in self._tasks_with_rows():
+            yield task.to_table()
+
+    def _tasks_with_rows(self) -> Iterator[Task]:
+        """Yield the tasks with their rows or samples."""
         if self.with_rows is not None:
-            yield from map(unit_without_views, self.with_rows(self.tasks))
+            yield from self.with_rows(self.tasks)
             return
         for task, rows in zip(self.tasks, self.rows, strict=True):
-            if self.inputs is None or rows is None:
-                yield unit_without_views(task)
-            else:
-                yield self.inputs.unit(task, rows)
+            yield task if self.inputs is None or rows is None else replace(task, samples=self.inputs.select(rows))
 
 
 def _tables(groups: Sequence[Unread]) -> Iterator[pa.Table]:
@@ -188,15 +190,16 @@ def _make_without_models(run: Run, works: Sequence[ModelWork]) -> list[str]:
     """
     options = WorkerOptions.of(run.config, None)
     chunks = list(_chunks(works))
+    reported: Iterable[list[tuple[int, Report]]]
     if len(chunks) < 2:
-        reported = [_reports(run.store, options, chunk) for chunk in chunks]
+        reported = (_reports(run.store, options, chunk) for chunk in chunks)
     else:
         end_kept()
         connect(run.config)
         import ray
 
         task = ray.remote(num_cpus=1)(_reports)
-        reported = ray.get([task.remote(run.store, options, chunk) for chunk in chunks])
+        reported = map(ray.get, [task.remote(run.store, options, chunk) for chunk in chunks])
     failures: list[str] = []
     for reports in reported:
         for index, report in reports:

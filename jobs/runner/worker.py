@@ -5,6 +5,7 @@ Results are checked before they are committed, since code of packages may return
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -20,7 +21,6 @@ from closelook.evaluation.schema import REJECT
 from closelook.jobs.cluster.attempts import Attempts, Watchdog, loading
 from closelook.jobs.cluster.pools import own_device
 from closelook.jobs.cluster.reports import Report, reported
-from closelook.jobs.plan.inputs import UNIT_COLUMNS, samples_of, task_of
 from closelook.jobs.plan.models import ResolvedModel, open_view
 from closelook.jobs.plan.node import Part
 from closelook.jobs.plan.units import FEW, REASONS_IN_DATA, Account, Task, WorkerOptions
@@ -115,7 +115,7 @@ class _Unit:
 
 
 class Worker:
-    """Computes and commits units. It is called with one unit at a time: a row with its task, and its samples as lists.
+    """Computes and commits units. It is called with one unit at a time, as `Task.to_table` gives it.
 
     Two threads may call it at once: while one unit is computed the other is committed, so that the device does not wait
     for the store.
@@ -139,11 +139,10 @@ class Worker:
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Compute and commit the unit in `table`; returns its report. After a request to stop it does nothing."""
-        (unit,) = table.to_pylist()
-        task: Task = task_of(unit)
+        task: Task = pickle.loads(table["task"][0].as_py())
         if is_asked(self._store):
             return Report(task.title).to_table()
-        rows = samples_of(unit, UNIT_COLUMNS, self._store) if task.rows is None else task.rows
+        rows = task.rows_in(self._store)
         tokens = task.tokens or sum(len(row["input_ids"]) for row in rows)
         report = Report(task.title, task.size, tokens)
         return reported(report, lambda: self._run(task, rows)).to_table()
