@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from closelook.jobs.cluster.attempts import forget_loading
 from closelook.jobs.cluster.executor import Stream, current_executor
@@ -20,8 +21,10 @@ from closelook.jobs.cluster.pools import Work
 from closelook.jobs.cluster.recorder import Progress, Recorder
 from closelook.jobs.cluster.slots import Share, Slots, in_words, share_of
 from closelook.jobs.config import RunConfig
-from closelook.jobs.stages.record import Stage
 from closelook.jobs.store import Store
+
+if TYPE_CHECKING:
+    from closelook.jobs.stages.record import Stage
 
 LOOK_S = 5.0  # seconds between looks for nodes that came or went
 

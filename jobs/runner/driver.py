@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +21,10 @@ from closelook.jobs.plan.units import Account, Task, WorkerOptions
 from closelook.jobs.products.record import Product, Unit
 from closelook.jobs.runner.closing import Reports, adopted, close
 from closelook.jobs.runner.worker import Worker
-from closelook.jobs.stages.record import Stage
 from closelook.jobs.store import Artifact, Store
+
+if TYPE_CHECKING:
+    from closelook.jobs.stages.record import Stage
 
 CHUNK_TOKENS = 2_000_000  # of units without a model: fewer are not worth a Ray task
 
