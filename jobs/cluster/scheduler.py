@@ -13,7 +13,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from closelook.jobs.cluster.attempts import forget_loading
 from closelook.jobs.cluster.executor import Stream, current_executor
@@ -23,17 +22,17 @@ from closelook.jobs.cluster.slots import Share, Slots, in_words, share_of
 from closelook.jobs.config import RunConfig
 from closelook.jobs.store import Store
 
-if TYPE_CHECKING:
-    from closelook.jobs.stages.record import Stage
-
 LOOK_S = 5.0  # seconds between looks for nodes that came or went
 
 
-def run_all(config: RunConfig, store: Store, works: Sequence[Work], stage: Stage) -> list[str]:
+def run_all(
+    config: RunConfig, store: Store, works: Sequence[Work], stage: str, unit: str, alone: bool = False
+) -> list[str]:
     """Compute all works on workers of the current executor, several at once if they fit. Returns their failures.
 
-    At most `ray.max_models` works run at once. Works start, and failures are returned, in the order of `works`. A work
-    without units needs no worker: only its `on_end` is called. Raises as `Executor.connect`.
+    At most `ray.max_models` works run at once, or one (`alone`). Works start, and failures are returned, in the order
+    of `works`. A work without units needs no worker: only its `on_end` is called. `stage` and `unit` are the words of
+    progress for the computation and for what reports count. Raises as `Executor.connect`.
     """
     failures: dict[str, list[str]] = {work.name: [] if work.units else _ended(work) for work in works}
     todo = [work for work in works if work.units]
@@ -51,14 +50,14 @@ def run_all(config: RunConfig, store: Store, works: Sequence[Work], stage: Stage
                 why = f"model {work.name} asks for more than the cluster has: {_asks(work, share)}"
                 failures[work.name] = [why, *_ended(work)]
         sizes, kind = {work.name: work.size for work in fitting}, "GPUs" if on_gpu else "CPUs"
-        showing = Progress(sizes, stage=stage.name, unit=stage.counts, slots=kind)
-        writing = Recorder(store, stage.name)
+        showing = Progress(sizes, stage=stage, unit=unit, slots=kind)
+        writing = Recorder(store, stage)
         with executor.streaming(fitting, on_gpu) as stream, writing as recorder, showing as progress:
             for name, lines in failures.items():
                 if lines:
                     recorder.end(name, lines)
-            run = _Run(config, store, stage.name, stream, slots, on_gpu, progress, recorder)
-            most = 1 if stage.alone else config.ray.max_models or len(fitting)
+            run = _Run(config, store, stage, stream, slots, on_gpu, progress, recorder)
+            most = 1 if alone else config.ray.max_models or len(fitting)
             for name, lines in run.through(fitting, most):
                 failures[name] = lines
                 recorder.end(name, lines)

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +21,6 @@ from closelook.jobs.products.record import Product, Unit
 from closelook.jobs.runner.closing import Reports, adopted, close
 from closelook.jobs.runner.worker import Worker
 from closelook.jobs.store import Artifact, Store
-
-if TYPE_CHECKING:
-    from closelook.jobs.stages.record import Stage
 
 CHUNK_TOKENS = 2_000_000  # of units without a model: fewer are not worth a Ray task
 
@@ -175,15 +171,15 @@ class ModelWork:
         yield from filter(None, whys)
 
 
-def make(run: Run, products: Sequence[Product], nodes: Sequence[Node], stage: Stage) -> list[str]:
+def make(run: Run, products: Sequence[Product], nodes: Sequence[Node], stage: str, unit: str, alone: bool) -> list[str]:
     """Compute those of the `nodes` of these products that are not done. Returns the failures, a line each.
 
-    Either all products need models, or none does. Nodes of one model share workers.
+    Either all products need models, or none does. Nodes of one model share workers. The rest is as for `run_all`.
     """
     works = missing_work(run, products, nodes)
     if not all(product.on_model for product in products):
         return _make_without_models(run, works)
-    return run_all(run.config, run.store, [work.work() for work in works], stage)
+    return run_all(run.config, run.store, [work.work() for work in works], stage, unit, alone)
 
 
 def _make_without_models(run: Run, works: Sequence[ModelWork]) -> list[str]:

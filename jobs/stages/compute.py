@@ -70,7 +70,8 @@ def compute_plan(run: Run, stage: str) -> StageSummary:
         for node, is_ready in ready.items():
             _clear(run, node, is_ready)
         waiting += [line for node in lacking for line in _waits_for(run, node)]
-        failures += make(run, products, [node for node in lacking if ready[node]], STAGES[stage])
+        todo_now = [node for node in lacking if ready[node]]
+        failures += make(run, products, todo_now, stage, STAGES[stage].counts, STAGES[stage].alone)
         planned |= dict.fromkeys(nodes)
         todo |= dict.fromkeys(lacking)
     incomplete = [node for node in todo if not run.ledger.is_done(node.artifact)]

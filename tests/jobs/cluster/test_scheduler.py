@@ -13,7 +13,6 @@ from closelook.jobs.cluster.pools import Work
 from closelook.jobs.cluster.reports import Report
 from closelook.jobs.cluster.scheduler import run_all
 from closelook.jobs.cluster.slots import Slots
-from closelook.jobs.stages.record import STAGES
 from tests.jobs.inline import Inline, Unused
 from tests.jobs.small import config_of
 from tests.patience import wait_for
@@ -64,7 +63,7 @@ def do(cluster, tmp_path):
             Work(name, model, None, (blocks,), size=len(blocks), units=len(blocks), on_end=ended)
             for (name, _, blocks), model in zip(works, config.models, strict=True)
         ]
-        return run_all(config, store, todo, STAGES["attribute"])
+        return run_all(config, store, todo, "attribute", "rows")
 
     return run
 
@@ -217,7 +216,7 @@ def test_works_go_to_nodes_that_have_what_their_precisions_need(cluster, tmp_pat
         Work(config.pool_name(model, dtypes), model, None, ([{}],), size=1, dtypes=dtypes)
         for dtypes in config.together(config.models[0].dtypes_for("sva"))
     ]
-    failures = run_all(config, scheduler.Store(config.root), works, STAGES["attribute"])
+    failures = run_all(config, scheduler.Store(config.root), works, "attribute", "rows")
     assert failures == [
         "model gpt2 float64 asks for more than the cluster has: 1 x 1 GPU on nodes labelled float64=fast"
     ]

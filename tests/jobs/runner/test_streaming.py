@@ -14,7 +14,6 @@ from closelook.jobs.cluster.pools import AHEAD_BYTES, Work
 from closelook.jobs.cluster.reports import Report
 from closelook.jobs.cluster.scheduler import run_all
 from closelook.jobs.plan.cells import make_plan
-from closelook.jobs.stages.record import STAGES
 from closelook.jobs.store import Ledger, Store
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.stages import missing_work
@@ -89,6 +88,6 @@ def test_the_reader_waits_for_busy_workers(tmp_path):
     store = Store(config.root)
     store.create()
     with executed_by(Pooled()):
-        assert run_all(config, store, [work], STAGES["attribute"]) == []
+        assert run_all(config, store, [work], "attribute", "rows") == []
     assert len(read) == UNITS
     assert read[0] <= AHEAD_BYTES / BYTES
