@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from closelook.jobs.cluster.slots import in_words, known, matches, share_of
-from closelook.jobs.commands.terminal import say, say_table
 from closelook.jobs.config import RunConfig
 from closelook.jobs.plan.cells import make_plan
 from closelook.jobs.plan.choices import undecided
@@ -16,6 +15,7 @@ from closelook.jobs.plan.node import Run
 from closelook.jobs.products.table import PRODUCTS
 from closelook.jobs.stages.record import STAGES
 from closelook.jobs.store import Artifact, Ledger, Store
+from closelook.terminal import say, say_table
 
 #: Seconds a row of an artifact, by product, model, task and precision, and by product and model.
 Rates = Mapping[tuple[str, ...], float]

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from closelook.jobs.commands.roots.plan import by_reason
-from closelook.jobs.commands.terminal import say, say_table
 from closelook.jobs.config import RunConfig
 from closelook.jobs.plan.cells import make_plan, without_samples
 from closelook.jobs.plan.choices import undecided
 from closelook.jobs.plan.node import Plan, Run, state_of
 from closelook.jobs.products.table import PRODUCTS, nodes, stale
 from closelook.jobs.store import Artifact, Ledger, State, Store
+from closelook.terminal import say, say_table
 
 MOST_ROWS = 2000  # a longer table leaves out rows whose artifacts are all done
 _STATES: tuple[State, ...] = ("done", "partial", "missing", "damaged")
