@@ -131,11 +131,7 @@ GEOMETRIES = {name: Geometry(name, *sizes, constants=_constants_of(name)) for na
 
 
 def geometry_of(model_id: str) -> Geometry | None:
-    """The geometry of the model ``random/<name>`` or of a known hub id, else None.
-
-    >>> geometry_of("openai-community/gpt2").layers
-    12
-    """
+    """The geometry of the model ``random/<name>`` or of a known hub id, else None."""
     if model_id.startswith("random/"):
         return GEOMETRIES.get(model_id.removeprefix("random/"))
     return next((geometry for geometry in GEOMETRIES.values() if geometry.hub_id == model_id), None)

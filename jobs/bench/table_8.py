@@ -28,10 +28,7 @@ METHODS = ("gradient_x_input", "lrp", "attnlrp", "attnlrp_explicit")
 
 
 def table_8(results: Results, view: ModelView, batches: Sequence[Batch], **details: str) -> None:
-    """Measure gradient x input without rules, lrp, attnlrp and explicit attnlrp on every batch of one sample.
-
-    Adds rows and ratios to `results`; `details` go into the rows.
-    """
+    """Measure all METHODS on every batch of one sample, and add rows and ratios to `results`."""
     add_table_8(results, view, *measure(view, batches), **details)
 
 

@@ -31,10 +31,7 @@ class Kept:
     beside: tuple[str, ...] = ()  # further relevance of `FINER` that is computed with it
 
     def requests(self, method: Method, resolved: ResolvedModel, variants: Sequence[Request]) -> tuple[Request, ...]:
-        """The requests of a method's cell: the `variants`, which have one embedding.
-
-        Empty if the method or the model lacks this relevance.
-        """
+        """The `variants`, which have one embedding; none if the method or the model lacks this relevance."""
         if self.name not in method.gives:
             return ()
         return tuple(variants) if set(FINER[self.name].needs) <= set(resolved.capabilities) else ()

@@ -132,14 +132,10 @@ class Account:
 
 
 def cut_units(inputs: Inputs, rows: Sequence[int] | np.ndarray, token_budget: int, shard_rows: int) -> list[Unit]:
-    """Units of whole batches of `rows` (indices into `inputs`), about `shard_rows` samples each, the longest first.
-
-    The padded size of a batch stays within `token_budget`. The result is kept in `inputs`, since many models ask for
-    the same units.
-    """
+    """Units of whole batches of `rows` (indices into `inputs`), about `shard_rows` samples each, the longest first."""
     ascending = np.sort(np.asarray(rows, np.int32))
     settings_key = hashlib.sha256(ascending.data).hexdigest(), token_budget, shard_rows
-    if settings_key not in inputs.cuts:
+    if settings_key not in inputs.cuts:  # many models ask for the same units
         inputs.cuts[settings_key] = _cut_units(inputs, ascending, token_budget, shard_rows)
     return inputs.cuts[settings_key]
 
@@ -147,8 +143,7 @@ def cut_units(inputs: Inputs, rows: Sequence[int] | np.ndarray, token_budget: in
 def _cut_units(inputs: Inputs, rows: np.ndarray, token_budget: int, shard_rows: int) -> list[Unit]:
     """Cut `rows`, ascending indices of `inputs`, into batches within `token_budget`, and the batches into units.
 
-    Samples with a foil come before those without, longer before shorter, then by id. A unit has more than `shard_rows`
-    samples only if a single batch has. `cut_units` keeps the result.
+    Samples with a foil come before those without, longer before shorter, then by id.
     """
     foilless = inputs.table["foil_id"].is_null().to_numpy()  # a batch has foils for all samples or for none
     order = _longest_first(inputs, rows, foilless=foilless[rows])
@@ -158,10 +153,7 @@ def _cut_units(inputs: Inputs, rows: np.ndarray, token_budget: int, shard_rows: 
 
 
 def cut_by_tokens(inputs: Inputs, rows: Sequence[int] | np.ndarray, tokens: np.ndarray, unit_tokens: int) -> list[Unit]:
-    """Units of a single batch each, the longest samples first: as many as cost `unit_tokens` together, at least one.
-
-    `tokens` [N] is the cost of each sample of `inputs`.
-    """
+    """Units of one batch each, the longest samples first: as many as cost (`tokens` [N]) `unit_tokens` together."""
     order = _longest_first(inputs, np.sort(np.asarray(rows, np.int32)))
     units = groups(zip(order.tolist(), tokens[order].tolist(), strict=True), unit_tokens)
     return [_unit(index, [np.array(of_unit)], inputs, tokens) for index, (of_unit, _) in enumerate(units)]

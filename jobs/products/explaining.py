@@ -170,8 +170,7 @@ class Explainer:
 def with_span(row: Row, part: int | None = None) -> Row:
     """A copy of a view row that asks for all tokens of its answer, or only for the sentence `part` of it.
 
-    The span holds the positions before the answer's tokens, where these are predicted. Rows without an answer, or with
-    a span, are returned unchanged.
+    Rows without an answer, or with a span, are returned unchanged.
     """
     answer = row.get("answer_ids")
     if not answer or "span" in row:
@@ -181,10 +180,7 @@ def with_span(row: Row, part: int | None = None) -> Row:
 
 
 def _planned(results: Mapping[Request, Relevance]) -> tuple[int, int] | tuple[()]:
-    """The memory that the planner reserved for the largest plan of an ALTI pass: bytes, and vectors at a time.
-
-    Empty for other methods.
-    """
+    """(bytes, vectors at a time) that ALTI's planner reserved for the largest plan; empty for other methods."""
     plans = [plan for result in results.values() if isinstance(result, AltiRelevance) for plan in result.plans]
     largest = max(plans, key=lambda plan: plan.bytes, default=None)
     return () if largest is None else (largest.bytes, largest.chunk.vectors)

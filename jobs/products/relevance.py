@@ -29,10 +29,7 @@ if TYPE_CHECKING:
 
 
 def units(run: Run, nodes: Sequence[Cell]) -> Sequence[Unit]:
-    """Units of batches within the token budget, longest samples first, about `shard_rows` samples each.
-
-    Models with the same tokenizer and budget get the same unit objects, which saves memory with many models.
-    """
+    """Units of batches within the token budget, longest samples first, about `shard_rows` samples each."""
     artifact, inputs = nodes[0].artifact, nodes[0].inputs
     size = None if artifact.product == RELEVANCE.name else run.config.finer(artifact.product)[artifact.task]
     rows = inputs.subset(size, run.config.seed)
@@ -73,11 +70,8 @@ def with_chosen(methods: Mapping[str, Method], nodes: Sequence[Cell]) -> dict[st
 
 
 def combine(opened: Opened, part: Part, values: Sequence[ExplainedBatch]) -> Made:
-    """The rows of one cell, with rejects for samples without anything to explain or with numbers that are not finite.
-
-    Writes the timings first, since an existing shard means that its timings exist.
-    """
-    _write_runtime(opened, part, values)
+    """The rows of one cell, with rejects for samples without anything to explain or with infinite numbers."""
+    _write_runtime(opened, part, values)  # first, since an existing shard means that its timings exist
     return tables_of(part, values)
 
 

@@ -262,11 +262,7 @@ def _group(run: Run, product: Product, nodes: Sequence[Node]) -> Group:
 
 
 def _missing_parts(parts: tuple[Part, ...], existing: Collection[str]) -> tuple[Part, ...]:
-    """The parts that are not committed, and those that share forward passes with them.
-
-    Numbers may depend, within rounding, on which parts share forward passes: so a part that is computed again gives the
-    bytes that it gave before.
-    """
+    """The parts that are not committed, and those that share forward passes with them, on which rounding depends."""
     lacking = [part for part in parts if part.paths[0] not in existing]
     forwards = {part.node.forwards for part in lacking}
     return tuple(part for part in parts if part.node.forwards in forwards)

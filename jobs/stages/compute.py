@@ -125,14 +125,10 @@ def works_of(run: Run, stage: str) -> list[ModelWork]:
 
 
 def _is_made(run: Run, node: Node) -> bool:
-    """True if there is nothing to do for the node.
-
-    If the names of its files have no key, so that other numbers would replace them, the artifacts from which it is
-    computed must be done, too.
-    """
+    """True if there is nothing to do for the node."""
     if node.artifact.is_keyed():
         return run.ledger.is_done(node.artifact)
-    return node.state(run.ledger) == "done"
+    return node.state(run.ledger) == "done"  # its file has no key in its name: other sources would replace its numbers
 
 
 def _clear(run: Run, node: Node, ready: bool) -> None:

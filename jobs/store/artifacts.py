@@ -133,10 +133,7 @@ class Artifact:
 
     @property
     def rejects(self) -> str | None:
-        """The path of the file with the rejects of all its shards; None if the product has none.
-
-        The file exists only if a sample was rejected.
-        """
+        """The path of the file with all rejects, which exists only if there are any; None for products without one."""
         return self.layout.rejects and self._filled(self.layout.rejects)
 
     def shard(self, unit: str = "") -> str:

@@ -133,10 +133,7 @@ class States:
         return self.state(artifact) == "done"
 
     def shards(self, artifact: Artifact, folder: str | None = None) -> list[str]:
-        """The file names of the artifact's shards under its own key that exist now, in a manifest or not.
-
-        `folder` is one of the artifact's folders; None: the first.
-        """
+        """The names of shards under the artifact's own key that exist now in one of its folders (None: the first)."""
         if not artifact.is_keyed():
             return []
         self._states.clear()
@@ -154,10 +151,7 @@ class States:
             self._listings.put(path, file.size)
 
     def damage(self, artifact: Artifact) -> dict[str, str]:
-        """The faults of the files that the artifact's manifest lists, by path; {} if all are as they were written.
-
-        A file may be gone or have another size. The first call lists all files of the product.
-        """
+        """The faults of the files that the artifact's manifest lists (gone, or of another size), by path."""
         return self._faults(artifact, self.record(artifact) or {})
 
     def _faults(self, artifact: Artifact, record: Mapping[str, Any]) -> dict[str, str]:

@@ -140,10 +140,7 @@ def subset(config: RunConfig, inputs: Inputs) -> np.ndarray:
 
 
 def units(run: Run, nodes: Sequence[ControlNode]) -> Iterator[Unit]:
-    """Units of about `shard_rows` samples, each computed as a single batch.
-
-    The methods of a unit share changed models, which take long to make.
-    """
+    """Units of about `shard_rows` samples, each one batch: its methods share changed models, which are slow to make."""
     first, budget = nodes[0], run.token_budget(nodes[0])
     for cut in cut_units(first.inputs, np.array(first.rows), budget, run.config.shard_rows):
         yield Unit(cut.name, rows=cut.rows, tokens=cut.tokens * len(nodes), token_budget=budget)
