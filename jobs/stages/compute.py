@@ -48,46 +48,51 @@ def compute(config: RunConfig, store: Store, stage: str) -> StageSummary:
 
 def compute_plan(run: Run, stage: str) -> StageSummary:
     """Compute the artifacts that a stage wants of a planned run and that are not done yet."""
-    store = run.store
-    unprepared = (f"{model}: {task} is not prepared: run `closelook prepare`" for model, task in run.plan.unprepared)
-    undecided = (f"{choice}: its options are not chosen: run `closelook select`" for choice in _undecided(run, stage))
-    out_of_reach = [*run.plan.failures.values(), *unprepared, *undecided]
+    record = STAGES[stage]
     failures: list[str] = []
-    todo: dict[Node, None] = {}
-    planned: dict[Node, None] = {}
     waiting: list[str] = []
+    planned: dict[Node, None] = {}
+    missing: dict[Node, None] = {}
     nodes: list[Node] = []
     before: tuple[Product, ...] = ()
-    order = _order(stage)
-    for products in order:
-        if is_asked(store):
+    for products in _order(stage):
+        if is_asked(run.store):
             break
         if products != before:  # not for contexts again: their corpus stays the one that was read
             nodes = [node for product in products for node in product.nodes(run)]
         before = products
-        lacking = [node for node in nodes if not _is_made(run, node)]
-        ready = {node: all(map(run.ledger.is_done, (*node.made_of, *node.needs))) for node in lacking}
+        to_make = [node for node in nodes if not _is_made(run, node)]
+        ready = {node: all(map(run.ledger.is_done, node.sources)) for node in to_make}
         for node, is_ready in ready.items():
             _clear(run, node, is_ready)
-        waiting += [line for node in lacking for line in _waits_for(run, node)]
-        todo_now = [node for node in lacking if ready[node]]
-        failures += make(run, products, todo_now, stage, STAGES[stage].counts, STAGES[stage].alone)
+        waiting += [line for node in to_make for line in _waits_for(run, node)]
+        computable = [node for node, is_ready in ready.items() if is_ready]
+        failures += make(run, products, computable, stage, record.counts, record.alone)
         planned |= dict.fromkeys(nodes)
-        todo |= dict.fromkeys(lacking)
-    incomplete = [node for node in todo if not run.ledger.is_done(node.artifact)]
-    made = tuple(node.artifact for node in todo if run.ledger.is_done(node.artifact))
-    lines = [*_counts(run, stage, list(planned), list(todo)), *_told(run, stage, list(planned), list(todo))]
+        missing |= dict.fromkeys(to_make)
+    return _summary(run, stage, list(planned), list(missing), failures, waiting)
+
+
+def _summary(
+    run: Run, stage: str, planned: Sequence[Node], missing: Sequence[Node], failures: list[str], waiting: list[str]
+) -> StageSummary:
+    """The result of a stage, from the nodes that it planned, those that were missing, and why some still are."""
+    unprepared = (f"{model}: {task} is not prepared: run `closelook prepare`" for model, task in run.plan.unprepared)
+    undecided = (f"{choice}: its options are not chosen: run `closelook select`" for choice in _undecided(run, stage))
+    out_of_reach = [*run.plan.failures.values(), *unprepared, *undecided]
+    made = tuple(node.artifact for node in missing if run.ledger.is_done(node.artifact))
+    incomplete = [node.artifact for node in missing if not run.ledger.is_done(node.artifact)]
+    lines = [*_counts(run, stage, planned, missing), *_told(run, stage, planned, missing)]
     if STAGES[stage].of_complete:
         lines += out_of_reach
         if waiting:
             lines.append(f"{len(waiting)} cells are not complete and have no scores: run `closelook attribute`")
     else:
-        failures = [*out_of_reach, *failures, *waiting]
-        failures += [] if failures else [str(node.artifact) for node in incomplete]
+        failures = [*out_of_reach, *failures, *waiting] or list(map(str, incomplete))
         if incomplete:
-            title = PRODUCTS[incomplete[0].artifact.product].title
-            lines.append(f"{len(incomplete)} {title} are not complete, among them {incomplete[0].artifact}")
-    skipped = len(planned) - len(todo)
+            title = PRODUCTS[incomplete[0].product].title
+            lines.append(f"{len(incomplete)} {title} are not complete, among them {incomplete[0]}")
+    skipped = len(planned) - len(missing)
     return StageSummary(stage, len(made), skipped, tuple(dict.fromkeys(failures)), tuple(lines), made)
 
 
@@ -158,7 +163,7 @@ def _undecided(run: Run, stage: str) -> Iterator[Choice]:
 
 def _waits_for(run: Run, node: Node) -> Iterator[str]:
     """Yield a line for each artifact that the node needs and that is not complete."""
-    for artifact in (*node.made_of, *node.needs):
+    for artifact in node.sources:
         if not run.ledger.is_done(artifact):
             yield f"{artifact} is not complete: run `closelook {PRODUCTS[artifact.product].stage}`"
 
