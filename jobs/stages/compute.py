@@ -62,7 +62,7 @@ def compute_plan(run: Run, stage: str) -> StageSummary:
             nodes = [node for product in products for node in product.nodes(run)]
         before = products
         to_make = [node for node in nodes if not _is_made(run, node)]
-        ready = {node: all(map(run.ledger.is_done, node.sources)) for node in to_make}
+        ready = {node: all(map(run.ledger.is_done, (*node.made_of, *node.needs))) for node in to_make}
         for node, is_ready in ready.items():
             _clear(run, node, is_ready)
         waiting += [line for node in to_make for line in _waits_for(run, node)]
@@ -163,7 +163,7 @@ def _undecided(run: Run, stage: str) -> Iterator[Choice]:
 
 def _waits_for(run: Run, node: Node) -> Iterator[str]:
     """Yield a line for each artifact that the node needs and that is not complete."""
-    for artifact in node.sources:
+    for artifact in (*node.made_of, *node.needs):
         if not run.ledger.is_done(artifact):
             yield f"{artifact} is not complete: run `closelook {PRODUCTS[artifact.product].stage}`"
 

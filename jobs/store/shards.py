@@ -240,6 +240,16 @@ class Store(Files):
         origin = _origin_in(whole.schema.metadata, table.num_rows)
         return Shard(table, rejects, origin, replace(written(data), rows=table.num_rows))
 
+    def origin(self, path: str) -> Origin | None:
+        """The unit that the shard at `path` holds, by its metadata; None if it names none or cannot be read."""
+        try:
+            metadata = self._footer(path)
+        except StillUnavailable:
+            raise
+        except NOT_PARQUET:
+            return None
+        return _origin_in(metadata.metadata or {}, metadata.num_rows)
+
     def has_column(self, path: str, column: str) -> bool:
         """True if the shard has a column of this name. Reads the footer alone."""
         return column in self._footer(path).schema.to_arrow_schema().names

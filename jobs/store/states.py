@@ -177,9 +177,12 @@ class States:
     def whole(self, artifact: Artifact) -> dict[str, tuple[int, int]]:
         """(time of change in ns, bytes) by path of the shards that the manifest in this place lists, whatever its key.
 
-        Raises Damaged if one of them is gone or has another size, and if there is a shard that is not listed.
+        Empty without a manifest. Raises Damaged if one of them is gone or has another size, and if there is a shard
+        that is not listed.
         """
-        record = self.latest(artifact) or {}
+        record = self.latest(artifact)
+        if record is None:
+            return {}
         current = replace(artifact, key=key_in(record) or "")
         stamps = self.store.stamps(artifact.folder)
         listed = {
@@ -192,7 +195,7 @@ class States:
             if size != stamps[path][1]:
                 fault = f"{self.store.url(path)} has {stamps[path][1]} bytes, but {name} says {size}"
                 raise Damaged(f"{fault}: {self.store.remedy_for_samples}")
-        if record and not listed:
+        if not listed:
             fault = f"{self.store.url(artifact.folder)} is empty, but {name} is there"
             raise Damaged(f"{fault}: {self.store.remedy_for_samples}")
         for path in sorted(stamps.keys() - listed.keys()):

@@ -294,6 +294,7 @@ def test_the_report_shows_what_is_drawn_and_what_is_not(tmp_path, model, inline)
     config, store = run_of(tmp_path, model)
     texts = [sample("t", f"{row['sample_id']} says", 9, "yes", "no") | {"sample_id": row["sample_id"]} for row in ROWS]
     store.write_shard(f"{samples_of('sva').folder}/a.parquet", pa.Table.from_pylist(texts, schema=GENERIC), GENERIC)
+    Ledger(store).commit(samples_of("sva"), {"shards": ["a.parquet"], "rows": len(texts)})
     assert attribute(config, store).complete
     assert evaluate(config, store).complete
     assert report(config, store).complete

@@ -265,6 +265,7 @@ def write_clusters(store, count):
         for name, cluster in clusters.items()
     ]
     store.write_shard(f"{samples_of('sva').folder}/a.parquet", pa.Table.from_pylist(texts, schema=GENERIC), GENERIC)
+    Ledger(store).commit(samples_of("sva"), {"shards": ["a.parquet"], "rows": len(texts)})
 
 
 @pytest.mark.ray

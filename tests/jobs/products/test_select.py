@@ -272,7 +272,7 @@ def test_before_a_choice_cells_wait_and_plan_and_status_say_so(tmp_path, model, 
     assert "1 cells: 0 done, 0 partial, 1 missing" in out, "those that wait have no keys yet"
     code, out, _ = closelook("plan", "--config", str(path))
     assert (code, waits in out) == (0, True)
-    assert "3 artifacts, 3 missing, device time unknown" in out, "two choices, and relevance of random"
+    assert "4 artifacts, 4 missing, device time unknown" in out, "two choices, relevance and curves of random"
     for summary in (attribute(config, store), perturb(config, store)):
         assert any(
             "smoothgrad on gpt2/sva/float32: its options are not chosen: run" in line for line in summary.failures
