@@ -10,6 +10,7 @@ from closelook.jobs.methods import METHODS, applicable
 from closelook.jobs.plan.cells import requests_of
 from closelook.jobs.plan.forwards import forwards
 from closelook.jobs.products.explaining import Explainer
+from closelook.lrp_core.operations.watching import watched
 from tests.tiny import tiny_model
 
 TOKENS = 9
@@ -31,8 +32,8 @@ def counted(view):
         hidden = output[0] if isinstance(output, tuple) else output
         share = hidden.shape[:-1].numel() / whole
         passed["forwards"] += share
-        if hidden.requires_grad:
-            hidden.register_hook(lambda _: passed.update(backwards=passed["backwards"] + share))
+        hidden = watched(hidden, lambda _: passed.update(backwards=passed["backwards"] + share), keep=False)
+        return (hidden, *output[1:]) if isinstance(output, tuple) else hidden
 
     hooks = [block.register_forward_hook(after) for block in view.model.get_submodule(view.family.blocks)]
     yield passed
