@@ -9,7 +9,7 @@ composites of rules. Runs without Ray, on a CPU or a GPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -21,11 +21,11 @@ from closelook.jobs.bench.table_8 import once
 from closelook.jobs.bench.table_8 import table_8 as measure_table_8
 from closelook.jobs.methods import METHODS
 from closelook.lrp_core import Batch, ModelView, Request
-from closelook.lrp_core.methods.gradients import READINGS, explain_many
+from closelook.lrp_core.methods.gradients import READINGS, explain_many, forward_pass
+from closelook.lrp_core.operations.forward import pieces_of
 from closelook.lrp_core.records.explained import CONTRASTIVE
 from closelook.lrp_core.rules import ATTNLRP, Composite, changed
 from closelook.lrp_core.rules.composite import EPSILON, OF_ATTNLRP, VIT
-from closelook.lrp_core.rules.scope import rules_on
 from closelook.lrp_core.verification.samples import random_rows
 
 _LARGE = (
@@ -150,10 +150,15 @@ def composites(bench: Bench, view: ModelView) -> None:
 
 def _backward_s(view: ModelView, batch: Batch, composite: Composite | None) -> float:
     """Seconds of a backward pass from the logit difference to tokens and pixels; without rules for None."""
-    with torch.enable_grad(), nullcontext() if composite is None else rules_on(view, [composite]):
-        traced = view.traced(batch)
-        explained = CONTRASTIVE.of(view.logits(view.hidden(batch, traced.token), batch)).sum()
-        return seconds_of(partial(torch.autograd.grad, explained, (traced.token, traced.pixels)))
+    with torch.enable_grad():
+        if composite is None:
+            pixels = view.source(batch).requires_grad_()
+            token = view.tokens(replace(batch, pixel_values=pixels))
+            explained = CONTRASTIVE.of(view.logits(view.hidden(batch, token), batch)).sum()
+            return seconds_of(partial(torch.autograd.grad, explained, (token, pixels)))
+        (piece,) = pieces_of(view, batch, len(batch))
+        forward = forward_pass(view, piece, [CONTRASTIVE.name], [composite])
+        return seconds_of(partial(forward.gradients, forward.output[CONTRASTIVE.name], composite, keep=False))
 
 
 #: A new part is a function of the benchmark and a model, and one line here.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,14 +14,12 @@ import torch
 from closelook.evaluation.schema import RELEVANCE, RUNTIME
 from closelook.jobs.config.neurons import MOST
 from closelook.jobs.plan.cells import schema_of
-from closelook.jobs.plan.finer import KEPT
 from closelook.jobs.plan.units import NO_FOIL
 from closelook.jobs.products.explaining import ExplainedBatch
 from closelook.jobs.products.record import Reject
 from closelook.lrp_core import POOLINGS, Relevance, Request
-from closelook.lrp_core.lazy import imported_object
 from closelook.lrp_core.neurons.logit_lens import top_neurons
-from closelook.lrp_core.rules.boundaries import REASONS
+from closelook.lrp_core.places.boundaries import REASONS
 
 
 def cell_table(
@@ -33,7 +31,7 @@ def cell_table(
     and heads, a sample and request have several rows: one for each layer or pooling.
     """
     schema = schema_of(product, dtype)
-    columns = imported_object(KEPT[product].columns) if product in KEPT else relevance_columns
+    columns = COLUMNS[product]
     tables: list[pa.Table] = []
     rejects: list[Reject] = []
     for batch in explained:
@@ -200,7 +198,7 @@ def neurons_columns(rows: KeptRows, schema: pa.Schema) -> list[pa.Table]:
         entry["activation"] = [neuron.value for neuron in tops[i]]
         entry["layer_relevance"] = relevance.neurons[i].sum(-1).tolist()
         if relevance.boundaries is not None and relevance.peaks is not None and relevance.kept is not None:
-            by_reason = zip(REASONS, relevance.kept[i].unbind(-1), strict=False)  # without experts, no last reason
+            by_reason = zip(REASONS, relevance.kept[i].unbind(-1), strict=True)
             entry |= {f"kept_by_{reason}": of.tolist() for reason, of in by_reason}
             entry |= {"boundaries": relevance.boundaries[i].tolist(), "peaks": relevance.peaks[i].tolist()}
         entries.append(entry)
@@ -211,3 +209,13 @@ def _ragged(flat: np.ndarray, lengths: Sequence[int], kind: pa.ListType) -> pa.L
     """Lists of these lengths, cut from `flat` one after another."""
     offsets = pa.array(np.cumsum([0, *lengths]), pa.int32())
     return pa.ListArray.from_arrays(offsets, pa.array(flat, kind.value_type))
+
+
+#: By product: makes the tables of a batch.
+COLUMNS: dict[str, Callable[[KeptRows, pa.Schema], Iterable[pa.Table]]] = {
+    "relevance": relevance_columns,
+    "heads": heads_columns,
+    "layers": layers_columns,
+    "labels": labels_columns,
+    "neurons": neurons_columns,
+}

@@ -18,6 +18,7 @@ from closelook.lrp_core.operations.elementwise import reattached
 from closelook.lrp_core.operations.marks import DETACHED, NONE, mark_of, replaced, tensors_in
 from closelook.lrp_core.operations.roots import LOOK_UPS
 from closelook.lrp_core.operations.scope import Scope, name_of
+from closelook.lrp_core.operations.stabilised import SUMS, stabilised_sum
 from closelook.lrp_core.operations.table import PASS, TABLE, Entry
 from closelook.lrp_core.records.types import UnsupportedModel
 
@@ -68,6 +69,8 @@ class Operations(Scope):
         else:
             self._check(func, entry, carrying, args, kwargs)
             result = entry.handler(self, func, args, kwargs)
+            if self.stabilises and func in SUMS:
+                result = stabilised_sum(result, self.plan)
             if carrying and not torch.is_grad_enabled():
                 self._check_hidden(func, result)
         self._admit(args[0] if result is None and args else result)

@@ -69,6 +69,14 @@ class Roots:
         self.found.append(Root(stream, leaf, words))
         return marked(leaf.clone(), Mark(embedding=stream))
 
+    def put_out(self, embeddings: Tensor) -> Tensor:
+        """What a module makes of embeddings that it looked up, such as a multiple, as the root in their place."""
+        stream = mark_of(embeddings).embedding
+        if stream is None or not embeddings.requires_grad:
+            return embeddings
+        del self.found[max(at for at, root in enumerate(self.found) if root.stream == stream)]
+        return self._root(embeddings, stream, words=True)
+
     def added(self, embeddings: Tensor, constant: Any) -> Any:
         """The `constant` that a model adds to embeddings: a root if it has a row for each token, as positions have."""
         stream = mark_of(embeddings).embedding

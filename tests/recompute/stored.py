@@ -141,7 +141,7 @@ class Root:
 
 
 def _artifact(record: dict[str, Any]) -> dict[str, Any]:
-    return record.get("artifact") or record["cell"]
+    return record["artifact"]
 
 
 def _frame(table: pa.Table) -> pd.DataFrame:

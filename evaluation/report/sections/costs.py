@@ -128,7 +128,7 @@ RUNTIME = Table(
     "the batch. A pass may serve several methods: gradients is one forward pass for all methods that need a "
     "gradient; their backward passes and aggregation have rows of their own. A pass marked (labels) explains "
     "every label, with a backward pass for each. A dash: not measured; memory on a CPU is measured once for "
-    "each length only.",
+    "each length, for one sample.",
     ("model", "precision", "pass", "device", "tokens"),
     tuple(_MEASURED.values()),
 )

@@ -58,7 +58,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
         return StageSummary("report", 0, 1, (), (where,))
     results = results_of(run)
     samples = Explorer.of(explorer(run, results))
-    added = [product.shown.report(run) for product in of_packages() if product.shown.report is not None]
+    added = [product.report(run) for product in of_packages() if product.report is not None]
     reported = Reported(run, results)
     shown = boards(results, other_numbers(reported))
     tables = all_tables(store, results)

@@ -162,6 +162,8 @@ def test_new_evidence_makes_scores_stale(tmp_path):
     rows = store.read(path, VIEW).to_pylist()
     rows[0]["evidence_mask"] = [not marked for marked in rows[0]["evidence_mask"]]
     store.write_shard(path, pa.Table.from_pylist(rows, VIEW), VIEW)
+    Ledger(store).commit(views_of("words-0000", "sva"), {"shards": ["0.parquet"], "rows": 5})
+    plan = a_plan(store, [cell.artifact for cell in plan.cells()])
     assert score_plan(CONFIG, plan, store).computed == 1
 
 

@@ -8,9 +8,7 @@ import pytest
 
 from closelook.evaluation.benchmark.samples import sample
 from closelook.evaluation.schema import CURVES, GENERIC, RELEVANCE
-from closelook.evaluation.scoring.faithfulness.flipping import Flipper
 from closelook.jobs.commands.roots.gc import garbage
-from closelook.jobs.commands.roots.plan_costs import Basis, curves_costs
 from closelook.jobs.commands.roots.status import collect
 from closelook.jobs.config import RunConfig
 from closelook.jobs.config.file import ConfigError
@@ -268,28 +266,6 @@ def test_a_model_without_a_mask_token_is_not_asked_to_mask(tmp_path, model):
         validate(config_of(tmp_path / "root", masked, perturb={"ways": ["zero", "mask"]}))
 
 
-def test_the_plan_counts_no_fewer_forwards_than_run(tmp_path, model, inline, monkeypatch, closelook):
-    config, store = run_of(tmp_path, model)
-    write_relevance(config, store)
-    ran, run = [], Flipper.run
-
-    def counted(flipper, samples):
-        outputs = run(flipper, samples)
-        ran.append((flipper.computed, flipper.asked))
-        return outputs
-
-    monkeypatch.setattr(Flipper, "run", counted)
-    plan = make_plan(config, store)
-    [cost] = curves_costs(Basis(config, Ledger(store), plan, {("gpt2", "float32", "random"): 0.5}))
-    assert (cost.cells, cost.missing) == (3, 3)
-    perturb(config, store)
-    computed, asked = np.sum(ran, axis=0)
-    assert computed <= cost.forwards < asked
-    assert cost.seconds > 0.5 * cost.forwards * 3, "a sample has three tokens or more"
-    [cost] = curves_costs(Basis(config, Ledger(store), plan, {}))
-    assert (cost.missing, cost.forwards) == (0, 0)
-
-
 @pytest.mark.nightly  # workers of relevance and of contexts are killed by day
 def test_a_worker_that_is_killed_in_the_middle_leaves_the_same_bytes(
     tmp_path, model, restarted, small_units, monkeypatch
@@ -318,6 +294,7 @@ def test_the_report_shows_what_is_drawn_and_what_is_not(tmp_path, model, inline)
     config, store = run_of(tmp_path, model)
     texts = [sample("t", f"{row['sample_id']} says", 9, "yes", "no") | {"sample_id": row["sample_id"]} for row in ROWS]
     store.write_shard(f"{samples_of('sva').folder}/a.parquet", pa.Table.from_pylist(texts, schema=GENERIC), GENERIC)
+    Ledger(store).commit(samples_of("sva"), {"shards": ["a.parquet"], "rows": len(texts)})
     assert attribute(config, store).complete
     assert evaluate(config, store).complete
     assert report(config, store).complete

@@ -163,9 +163,7 @@ def test_pruning_and_runtime_are_drawn_when_they_are_there(tmp_path):
     )
     plan = Plan((replace(plan.models[0], cells=(*plan.models[0].cells, heads)),))
     ranked, drawn_at_random = pruning_of(Run(QUICK, plan, Ledger(store)), PruneConfig(), plan.models[0])
-    store.write_manifest(
-        ranked.artifact.name, {"key": ranked.artifact.key, "shards": ["attnlrp-aaaaaaaaaaaa-000.parquet"]}
-    )
+    Ledger(store).commit(ranked.artifact, {"shards": ["attnlrp-aaaaaaaaaaaa-000.parquet"]})
     assert not Ledger(store).is_done(drawn_at_random.artifact)
     timing = {"batch_id": "b", "method": "gradients", "stage": "method", "length": 9, "batch": 2, "wall_s": 0.1,
               "peak_bytes": None, "planned_bytes": None, "chunk": None, "device": "cpu"}  # fmt: skip
@@ -189,7 +187,8 @@ def test_a_store_of_another_schema_version_is_refused_with_both(tmp_path, monkey
     store, plan, _ = written(tmp_path, tasks=("sva",))
     path = store.files("scores")[0]
     old = SCORES.with_metadata({b"closelook.schema": b"scores", b"closelook.version": b"0"})
-    store.write_shard(path, store.read(path, SCORES), old, None, store.origin(path))  # of as many bytes
+    shard = store.read_committed(path, SCORES)
+    store.write_shard(path, shard.table, old, None, shard.origin)  # of as many bytes
     store.delete("manifest/report.json")
     monkeypatch.setattr(report, "make_plan", lambda config, store: plan)
     with pytest.raises(StoreError, match="holds schema scores v0, this version of closelook reads scores v2"):
