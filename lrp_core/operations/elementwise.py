@@ -8,7 +8,6 @@ relevance and do nothing else. Operations on functions of the same z, as in z * 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,12 +22,14 @@ from closelook.lrp_core.operations.marks import (
     POINTS,
     Elementwise,
     Mark,
+    Points,
     mark_of,
     marked,
     replaced,
     tensors_in,
 )
-from closelook.lrp_core.operations.nodes import Plan, ruled, scaled
+from closelook.lrp_core.operations.nodes import Plan, holds_activations, ruled, scaled
+from closelook.lrp_core.rules.records import Composite
 from closelook.lrp_core.operations.norms import deviation
 from closelook.lrp_core.operations.scope import Scope, name_of
 from closelook.lrp_core.operations.table import rule, spellings
@@ -95,13 +96,34 @@ def common_source(args: Any, kwargs: Any) -> dict[int, Elementwise] | None:
     return parts
 
 
-def at_points(func: Any, args: Any, kwargs: Any, parts: dict[int, Elementwise]) -> Tensor:
+def at_points(func: Any, args: Any, kwargs: Any, parts: dict[int, Elementwise]) -> Points:
     """The call's result at the points, from those of its parts."""
-    of_points = {key: part.at for key, part in parts.items()}
-    kwargs = {name: value for name, value in kwargs.items() if name not in ("inplace", "out", "dtype")}
+    if kwargs:
+        kwargs = {name: value for name, value in kwargs.items() if name not in ("inplace", "out", "dtype")}
+    written = {key: part.at for key, part in parts.items()}
+    call = (func, replaced(args, written), *replaced(kwargs, written).items())
+    try:
+        return _AT_POINTS[call]
+    except KeyError:
+        known = True
+    except TypeError:  # a list in a call
+        known = False
+    of_points = {key: torch.tensor(part.at, dtype=_dtype_of(part.at)) for key, part in parts.items()}
+    others = [tensor for tensor in tensors_in((args, kwargs)) if id(tensor) not in parts]
+    of_points |= {id(tensor): tensor.detach().to("cpu", torch.float64).flatten() for tensor in others}
     with torch.no_grad():
-        at = func(*replaced(args, of_points), **replaced(kwargs, of_points))
-    return at if at.dtype == torch.bool else at.to(POINTS)
+        at: Points = tuple(func(*replaced(args, of_points), **replaced(kwargs, of_points)).tolist())
+    if known and not others:
+        _AT_POINTS[call] = at
+    return at
+
+
+_AT_POINTS: dict[Any, Points] = {}  # by the function and its arguments
+
+
+def _dtype_of(at: Points) -> torch.dtype:
+    """The dtype of a function: a comparison, or float64."""
+    return torch.bool if isinstance(at[0], bool) else torch.float64
 
 
 def of_one_tensor(
@@ -124,7 +146,7 @@ def of_one_tensor(
     if linear and constant is None and torch.is_grad_enabled() and all(part.linear for part in parts.values()):
         kept = mark_of(tensors[0]) if len(tensors) == 1 else NONE
         part = Elementwise(source, at, True, source._version)
-        return marked(func(*args, **kwargs), replace(kept, elementwise=part, offset=float(at[0])))
+        return marked(func(*args, **kwargs), kept._replace(elementwise=part, offset=at[0]))
     if not source.requires_grad:
         return marked(
             func(*args, **kwargs), Mark(constant, elementwise=Elementwise(source, at, False, source._version))
@@ -138,20 +160,24 @@ def of_one_tensor(
     return _attached(mode, func, args, kwargs, Elementwise(source, at, False, source._version))
 
 
-def _differs(at: Tensor) -> bool:
+def _differs(at: Points) -> bool:
     """True if a function is not 0 at 0, so that it is a gate; also if it is infinite there."""
-    return not abs(float(at[0])) <= _ZERO
+    return not abs(at[0]) <= _ZERO
+
+
+_SQUARES: Points = (0.0, POINTS[1] * POINTS[1], POINTS[2] * POINTS[2])
+
+
+def _reads_squares(composite: Composite) -> bool:
+    """True if the gradient of a norm, which is the true one, goes through squares, which have the identity rule."""
+    return composite.activation.constant and not composite.normalization.constant
 
 
 def _attached(mode: Scope, func: Any, args: Any, kwargs: Any, whole: Elementwise) -> Tensor:
     """The result of a call, which is the function `whole`, with the gradient of the composite in force."""
-    held = mode.plan.each(lambda composite: composite.activation.constant)
+    held = mode.plan.each(holds_activations)
     hidden = not torch.is_grad_enabled()
-    # a norm's true gradient, if its activations have the identity rule, goes through the graph of the square
-    of_norm = any(
-        mode.plan.each(lambda composite: composite.activation.constant and not composite.normalization.constant)
-    )
-    of_norm = of_norm and torch.equal(whole.at, POINTS.square())
+    of_norm = whole.at == _SQUARES and any(mode.plan.each(_reads_squares))
     with torch.set_grad_enabled(not hidden and (of_norm or not all(held))):
         y = func(*args, **kwargs)  # with a graph if a composite has the true gradient
     if hidden:
@@ -165,7 +191,7 @@ def _attached(mode: Scope, func: Any, args: Any, kwargs: Any, whole: Elementwise
     else:
         result = _identity(mode.plan, y, whole)
     if of_norm:
-        whole = replace(whole, square=y)
+        whole = whole._replace(square=y)
     return marked(result, Mark(activation=True, elementwise=whole))
 
 
@@ -175,7 +201,7 @@ def _identity(plan: Plan, y: Tensor, whole: Elementwise, closed: Callable[[Tenso
     `closed` gives f(z)/z from z; without it y is divided by z. The ratio is computed in float32 at least.
     """
     z = whole.source
-    held = plan.each(lambda composite: composite.activation.constant)
+    held = plan.each(holds_activations)
     kept = (z.detach(),) if closed is not None else (z.detach(), y.detach())
 
     def passed(dy: Tensor, z: Tensor, *y: Tensor) -> Tensor:

@@ -7,16 +7,17 @@ it, in scripted or compiled code or in an autograd function: the mode marks the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 
 from closelook.lrp_core.operations.elementwise import reattached
 from closelook.lrp_core.operations.marks import DETACHED, NONE, mark_of, replaced, tensors_in
-from closelook.lrp_core.operations.roots import LOOK_UPS
+from closelook.lrp_core.operations.nodes import Plan
+from closelook.lrp_core.operations.roots import LOOK_UPS, Roots
 from closelook.lrp_core.operations.scope import Scope, name_of
 from closelook.lrp_core.operations.table import PASS, TABLE, Entry
 from closelook.lrp_core.records.types import UnsupportedModel
@@ -35,6 +36,10 @@ _VIEWS += ("TransposeBackward0", "PermuteBackward0", "UnsqueezeBackward0", "Sque
 class Operations(Scope):
     """The rules of a plan's composites, on the operations of the thread that enters the mode."""
 
+    def __init__(self, plan: Plan, roots: Roots, model: nn.Module) -> None:
+        super().__init__(plan, roots, model)
+        self._constants: dict[int, tuple[Tensor, Tensor]] = {}  # by its id: a parameter, and that without a gradient
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         entry = TABLE.get(func)
@@ -47,8 +52,12 @@ class Operations(Scope):
         for tensor in tensors:
             if not tensor.requires_grad:
                 held = held or mark_of(tensor) is not NONE
-            elif self._is_parameter(tensor):
-                stand_ins[id(tensor)] = tensor.detach()
+                continue
+            node = tensor.grad_fn
+            if node is not None and self.key in node.metadata:
+                carrying.append(tensor)
+            elif node is None and tensor not in self.roots:
+                stand_ins[id(tensor)] = self._constant(tensor)
             else:
                 carrying.append(self._seen(tensor))
                 if carrying[-1] is not tensor:
@@ -56,22 +65,43 @@ class Operations(Scope):
         if stand_ins:
             args, kwargs = replaced(args, stand_ins), replaced(kwargs, stand_ins)
         if not carrying and not held:
-            if func is torch.nn.functional.one_hot and self.roots.stream(tensors[0]) is not None:
-                raise self.refused("one-hot rows of tokens, whose products with weights have no rule, stand for words")
-            if func not in LOOK_UPS:
-                return func(*args, **kwargs)
-            result = self.roots.looked_up(func, args, kwargs)
+            result = self._of_constants(func, args, kwargs, tensors)
+            if result is None or func not in LOOK_UPS:
+                return result
         elif self.plain:
             result = self._unruled(func, entry, args, kwargs)
         elif entry is None:
             raise self.refused(f"no rule for {name_of(func)} of a tensor that carries relevance")
         else:
-            self._check(func, entry, carrying, args, kwargs)
+            if entry.carries is not None:
+                self._check(func, entry, carrying, args, kwargs)
             result = entry.handler(self, func, args, kwargs)
             if carrying and not torch.is_grad_enabled():
                 self._check_hidden(func, result)
-        self._admit(args[0] if result is None and args else result)
+        if entry is None or entry.in_place or result is None:
+            self._admit(args[0] if result is None and args else result)
+        elif type(result) is Tensor:
+            node = result.grad_fn
+            if node is not None:
+                node.metadata[self.key] = True
+        else:
+            self._admit(result)
         return result
+
+    def _of_constants(self, func: Any, args: Any, kwargs: Any, tensors: Sequence[Tensor]) -> Any:
+        """The result of a function whose arguments carry no relevance: a root if it looks tokens up."""
+        if func in LOOK_UPS:
+            return self.roots.looked_up(func, args, kwargs)
+        if func is torch.nn.functional.one_hot and self.roots.stream(tensors[0]) is not None:
+            raise self.refused("one-hot rows of tokens, whose products with weights have no rule, stand for words")
+        return func(*args, **kwargs)
+
+    def _constant(self, parameter: Tensor) -> Tensor:
+        """A parameter without its gradient."""
+        known = self._constants.get(id(parameter))
+        if known is None or known[0] is not parameter:
+            known = self._constants[id(parameter)] = parameter, parameter.detach()
+        return known[1]
 
     def _unruled(self, func: Any, entry: Entry | None, args: Any, kwargs: Any) -> Any:
         """The result of a function under the empty table: its rule finds roots, and nothing is refused."""
@@ -107,7 +137,10 @@ class Operations(Scope):
         return all(below is None or self.key in below.metadata for below, _ in node.next_functions)
 
     def _admit(self, result: Any) -> None:
-        """Mark the nodes of the graph of a result that the mode has seen."""
+        """Mark the nodes of the graph of a result that the mode has seen.
+
+        Of a change in place these are several, which views of the changed tensor may have next.
+        """
         tensors = [result] if isinstance(result, Tensor) else tensors_in(result)
         todo: list[Any] = [tensor.grad_fn for tensor in tensors if tensor.requires_grad]
         while todo:
@@ -119,8 +152,9 @@ class Operations(Scope):
 
     def _check(self, func: Any, entry: Entry, carrying: list[Tensor], args: Any, kwargs: Any) -> None:
         """Raise UnsupportedModel for relevance at an argument without a rule."""
-        if entry.carries is None:
+        if len(carrying) == 1 and args and carrying[0] is args[0]:
             return
+        assert entry.carries is not None
         allowed = tensors_in(args[: len(entry.carries)])
         allowed += tensors_in([kwargs[name] for name in entry.carries if name in kwargs])
         others = {id(tensor) for tensor in carrying} - {id(tensor) for tensor in allowed}

@@ -6,7 +6,7 @@ A root is told by its indices. Look-ups by other indices, such as relative posit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -90,7 +90,7 @@ class Roots:
 
     def convolved(self, patches: Tensor) -> Tensor:
         """The embeddings of image patches."""
-        return marked(patches, replace(mark_of(patches), embedding=PATCHES))
+        return marked(patches, mark_of(patches)._replace(embedding=PATCHES))
 
     def capture(self, tokens: Tensor) -> None:
         """Take embeddings of patches [B, T, D] as the words' root, unless they have one."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from closelook.lrp_core.operations.nodes import scaled
 from closelook.lrp_core.operations.norms import arguments
 from closelook.lrp_core.operations.scope import Scope
 from closelook.lrp_core.operations.table import PASS, TABLE, Entry, rule, spellings
+from closelook.lrp_core.rules.records import Composite
 
 
 @rule("view", "reshape", "view_as", "reshape_as", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "expand")
@@ -83,7 +83,7 @@ def choice(mode: Scope, func: Any, args: Any, kwargs: Any) -> Any:
     result = _joined(func(*args, **kwargs), mode, func, args, kwargs)
     if func in _MAXIMA and len(tensors_in((args, kwargs))) == 1:
         for tensor in tensors_in(result):
-            marked(tensor, replace(mark_of(tensor), maximum=args[0]))
+            marked(tensor, mark_of(tensor)._replace(maximum=args[0]))
     return result
 
 
@@ -154,10 +154,15 @@ def pooling(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     return func(*args, **kwargs)
 
 
+def _of_choices(composite: Composite) -> float:
+    """The factor of the gradient of what a choice of experts selects."""
+    return 1.0 if composite.name == "plain" else 0.0
+
+
 def constant(mode: Scope, func: Any, args: Any, kwargs: Any, reason: str) -> Any:
     """The result of a call, held constant for a reason; with its own gradient under the plain composite."""
     result = func(*args, **kwargs)
-    factors = mode.plan.each(lambda composite: 1 if composite.name == "plain" else 0)
+    factors = mode.plan.each(_of_choices)
 
     def held(value: Any) -> Any:
         if not isinstance(value, Tensor):
