@@ -42,7 +42,9 @@ def attention(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
         mask = scaled(mask, plan.each(_of_mask), plan)
     of_weights = plan.each(_of_weights)
     query, key, value = (
-        scaled(query, of_weights, plan), scaled(key, of_weights, plan), scaled(value, plan.each(_of_values), plan)
+        scaled(query, of_weights, plan),
+        scaled(key, of_weights, plan),
+        scaled(value, plan.each(_of_values), plan),
     )
     result = scaled(func(query, key, value, mask, **options), plan.each(_of_result), plan)
     if mode.rules_layers:
@@ -54,7 +56,7 @@ def attention(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
 
 
 def _of_result(composite: Composite) -> float:
-    """The factor of the result's gradient: that of queries and keys, whose product makes weights that multiply values."""
+    """The factor of the result's gradient: that of queries and keys, whose product makes the weights of values."""
     return composite.bilinear.share if holds_weights(composite) else composite.bilinear.query_key
 
 

@@ -48,6 +48,10 @@ class Mark(NamedTuple):
     unshifted: Tensor | None = None  # scores before their maximum was subtracted, which their softmax undoes
     offset: float = 0.0  # a number that was added to it
     elementwise: Elementwise | None = None
+    pending: bool = (
+        False  # without a graph as yet: it is a step of an activation, or one, and gets one where it is read
+    )
+    ratio: Any = None  # of a pending tensor: the closed form of f(z)/z as a function of z
 
     def kept(self) -> Mark:
         """The mark of a view of the tensor, or of the tensor times a constant."""

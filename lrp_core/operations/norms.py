@@ -51,7 +51,7 @@ def layer_norm(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
         dx, _, _ = _backward(dy, of_input[0], shape, of_input[1], rstd, weight, None, (True, False, False))
         return (dx,)
 
-    return ruled(y, gradient, (rstd,) if all(held) else (rstd, x_kept, mean), x)
+    return mode.roots.projected(x, ruled(y, gradient, (rstd,) if all(held) else (rstd, x_kept, mean), x))
 
 
 @rule("rms_norm", carries=("input",))

@@ -64,8 +64,8 @@ def product(mode: Scope, func: Any, args: Any, kwargs: Any, elementwise: bool = 
     """A product of all tensors of a call."""
     tensors = tensors_in((args, kwargs))
     factors = [tensor for tensor in tensors if tensor.requires_grad or mark_of(tensor).constant == marks.WEIGHTS]
-    if any(mark_of(tensor).constant == marks.DETACHED for tensor in tensors):
-        raise mode.refused(f"{name_of(func)} multiplies by a tensor that was detached from what carries relevance")
+    if any(tensor.requires_grad and not mark_of(tensor).constant for tensor in tensors):
+        mode.refuse_constant(func, *(tensor for tensor in tensors if mark_of(tensor).constant == marks.DETACHED))
     of_factors = [mark_of(factor) for factor in factors]
     if len(factors) == 1 and not of_factors[0].constant:
         result = func(*args, **kwargs)
@@ -95,7 +95,7 @@ def _shared(
     return replaced(args, by), replaced(kwargs, by), common
 
 
-@rule("mul", "multiply")
+@rule("mul", "multiply", steps=True)
 def mul(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     """An elementwise product: a power or function of one tensor, a multiple, or a product of factors."""
     args, kwargs = _by_position(args, kwargs)
@@ -129,7 +129,7 @@ def _with_offset(mode: Scope, func: Any, a: Tensor, b: Tensor) -> Tensor:
     return with_value(product(mode, func, (a, rest), {}) + a * offset, func(a.detach(), b.detach()))
 
 
-@rule("div", "divide", "true_divide")
+@rule("div", "divide", "true_divide", steps=True)
 def div(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     """A quotient: a function of one tensor, or a product with the inverse of a deviation or a gate."""
     args, kwargs = _by_position(args, kwargs)
@@ -197,10 +197,11 @@ def _enter_attention(mode: Scope, result: Tensor, factors: Sequence[Tensor]) -> 
 @rule("baddbmm", "addmm", "addbmm", "addcmul", "addmv", "addr")
 def sum_and_product(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     """A sum of a tensor and a product: the tensor gets its gradient, the factors their shares."""
-    first, *factors = tensors_in((args, kwargs))
-    if not mode.rules_layers and mark_of(first) is NONE and not any(factor.requires_grad for factor in factors[1:]):
-        if mark_of(factors[0]) is NONE and mark_of(factors[1]) is NONE and not first.requires_grad:
-            return func(*args, **kwargs)  # a linear layer
+    tensors = tensors_in((args, kwargs))
+    first, *factors = tensors
+    carrying = sum(tensor.requires_grad for tensor in tensors)
+    if carrying == 1 and not mode.rules_layers and all(mark_of(tensor) is NONE for tensor in tensors):
+        return func(*args, **kwargs)
     mode.refuse_constant(func, first)
     if mode.rules_layers and func in _LAYERS and not first.requires_grad and not factors[1].requires_grad:
         layer = Layer(mode.plan, factors[1].mT, first)

@@ -27,7 +27,7 @@ NEEDED = {
     "sum_and_product": of.AttentionByBatches,
 }
 #: Rules whose effect is not the gradient's, of other operations: tiny models of their architectures need them.
-ELSEWHERE = {"div", "solve", "topk", "gather", "choice", "of_experts"}
+ELSEWHERE = {"log_of_sum", "div", "solve", "topk", "gather", "choice", "of_experts"}
 #: Rules that are the gradient: they say what is linear.
 LINEAR = {
     "view",
@@ -42,7 +42,7 @@ LINEAR = {
     "linear",
     "convolution",
 }
-LINEAR |= {"comparison", "of_no_relevance", "detached", "_in_place_write", "_only_called"}
+LINEAR |= {"like", "mixture", "comparison", "of_no_relevance", "detached", "_in_place_write", "_only_called"}
 
 
 def rules():
