@@ -27,10 +27,10 @@ from benchmarks.harness import peak_bytes
 from closelook.jobs.bench.record import device_name, met
 from closelook.jobs.geometries import GEOMETRIES
 from closelook.jobs.methods import METHODS, applicable
-from closelook.jobs.versions import versions
 from closelook.lrp_core import Batch, ModelView, Request, load_model, random_model, view_of
 from closelook.lrp_core.records.types import UserError
 from closelook.lrp_core.verification.samples import random_rows
+from closelook.versions import versions
 
 #: The benchmarks that run after the checks; others that need no Ray can be added.
 BENCHES = {"lrp": lrp.main, "alti": alti.main}

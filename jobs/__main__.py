@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from closelook.jobs.commands.options import app
-from closelook.jobs.commands.terminal import complain, encodable, say
 from closelook.lrp_core.records.types import UserError
+from closelook.terminal import complain, encodable, say
 
 # Set before torch is imported: its threads then sleep while they wait for each other. Where other processes use the
 # cores too, threads that spin instead make small models many times slower.
@@ -33,7 +33,7 @@ def _version(is_asked: bool) -> None:
     """The callback of `--version`: print all versions, closelook's first, and exit."""
     if not is_asked:
         return
-    from closelook.jobs.versions import versions
+    from closelook.versions import versions
 
     known = versions()
     for name in sorted(known, key=lambda name: name != "closelook"):
@@ -62,7 +62,7 @@ def main() -> None:
     except UserError as error:
         _fail(error, error.exit_code)
     except ModuleNotFoundError as error:
-        from closelook.jobs.versions import extra_of
+        from closelook.versions import extra_of
 
         module = (error.name or "").partition(".")[0]
         extra = extra_of(module)

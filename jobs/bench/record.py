@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import torch
 
-from closelook.jobs.versions import versions
+from closelook.versions import versions
 
 
 @dataclass

@@ -15,7 +15,6 @@ from closelook.evaluation.benchmark.samples import Malformed
 from closelook.evaluation.benchmark.sources.files import fetch
 from closelook.evaluation.benchmark.sources.own import SAMPLES, records, renamed
 from closelook.jobs.commands.questions.opened import name_of
-from closelook.jobs.commands.terminal import write_file
 from closelook.jobs.config import ModelConfig, RunConfig
 from closelook.jobs.config.file import parse
 from closelook.jobs.methods import applicable, method
@@ -23,6 +22,7 @@ from closelook.jobs.plan.models import ResolvedModel, resolve
 from closelook.lrp_core.methods.record import Method
 from closelook.lrp_core.records.capabilities import Capability
 from closelook.lrp_core.records.types import UserError
+from closelook.terminal import write_file
 
 DEMO_TASKS = {"token": "sva", "label": "sentiment", "score": "similarity"}  # a task of the demo by its output
 CHEAP = 3.0  # forward passes per sample; more expensive methods are listed but commented out

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from closelook.jobs.commands.terminal import complain, say
 from closelook.lrp_core.records.types import UserError
+from closelook.terminal import complain, say
 
 if TYPE_CHECKING:
     from closelook.jobs.store import Store

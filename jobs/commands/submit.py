@@ -22,9 +22,9 @@ from typing import Annotated, Any
 import typer
 
 from closelook.jobs.commands.options import RUNS, RunOptions, WaitingOptions, command
-from closelook.jobs.commands.terminal import complain, say
 from closelook.jobs.stages.record import STAGES
 from closelook.lrp_core.records.types import UserError
+from closelook.terminal import complain, say
 
 Stage = Annotated[str, typer.Argument(metavar="COMMAND", help="The command: run, or the name of a stage.")]
 Address = Annotated[

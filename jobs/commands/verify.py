@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from closelook.jobs.commands.progress import shown
 from closelook.jobs.commands.questions.opened import AUTO, Opened, check_unchanged, name_in_memory, open_model
-from closelook.jobs.commands.terminal import as_json, say, say_table, write_file
 from closelook.jobs.methods import METHODS
 from closelook.jobs.methods import method as method_named
 from closelook.jobs.plan.models import open_view
-from closelook.jobs.versions import versions
 from closelook.lrp_core.opening.model import view_of
 from closelook.lrp_core.records.types import UserError
 from closelook.lrp_core.verification import record
@@ -26,6 +23,9 @@ from closelook.lrp_core.verification.rounding import DRAWS, MARGIN
 from closelook.lrp_core.verification.run import verify_view
 from closelook.lrp_core.views.guard import left_as_it_was
 from closelook.lrp_core.views.view import ModelView
+from closelook.progress import shown
+from closelook.terminal import as_json, say, say_table, write_file
+from closelook.versions import versions
 
 if TYPE_CHECKING:
     import pandas as pd

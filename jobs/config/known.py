@@ -24,7 +24,7 @@ from closelook.jobs.geometries import GEOMETRIES
 from closelook.jobs.methods import METHODS
 from closelook.jobs.tasks import sources
 from closelook.jobs.tasks import tasks as known_tasks
-from closelook.lrp_core.families import FAMILIES, family_of_type
+from closelook.lrp_core.families import FAMILIES, check_type
 from closelook.lrp_core.methods import METHODS as OWN_METHODS
 from closelook.lrp_core.records.explained import needs_foil
 from closelook.lrp_core.records.kinds import RESAMPLE
@@ -100,7 +100,7 @@ def _check_models(config: Settings, problems: _Problems) -> None:
         with problems.of(f"models.{model.name}.id"):
             family = type_in(model.id)
             if family is not None and model.family is None:
-                family_of_type(family)  # raises UnsupportedModel if no family describes it
+                check_type(family)
         with problems.of(f"models.{model.name}.shape"):
             if model.shape is not None:
                 _check_known("geometry", model.shape, GEOMETRIES)

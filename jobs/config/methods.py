@@ -1,26 +1,17 @@
-"""Makes methods with their options from the entries `methods:` of a configuration, and from what users type.
-
-Typed methods are written `lrp,attnlrp:composite=vit,integrated_gradients:steps=25:rule=gauss_legendre`: each option
-follows the method's name after a colon. Values are YAML, as in a config, in which commas and colons inside brackets
-separate nothing: `attnlrp:composite={linear: {gamma: 0.1}}`.
-"""
+"""Makes methods with their options from the entries `methods:` of a configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from closelook.jobs.config.file import yaml_value
 from closelook.jobs.config.models import MethodConfig
 from closelook.jobs.config.settings import Settings
-from closelook.jobs.methods import method, refuse_planted
 from closelook.lrp_core.methods.record import Method
 from closelook.lrp_core.records.capabilities import Capability
-from closelook.lrp_core.records.types import UserError
-
-_DEPTH = {"[": 1, "{": 1, "]": -1, "}": -1}  # change of the depth of brackets
+from closelook.methods import method, refuse_planted
 
 
 def left_open(entry: MethodConfig) -> tuple[dict[str, Any], ...]:
@@ -76,39 +67,3 @@ def tuned_label(entry: MethodConfig, words: str) -> str:
 def configured(config: Settings) -> dict[str, Method]:
     """All methods of a run and its models with their options, by their names there. Raises as :func:`bound`."""
     return {entry.name: bound(entry) for entry in config.every_method()}
-
-
-def typed(text: str) -> Method:
-    """The method that `text` describes; with options, `text` itself is its name. Raises UserError for invalid text."""
-    name, *options = (part.strip() for part in _split(text, ":"))
-    record = method(name)
-    values = {}
-    for option in options:
-        key, equals, value = option.partition("=")
-        if not equals:
-            raise UserError(f"method {text!r}: its options are written {name}:OPTION=VALUE, not {option!r}")
-        values[key.strip()] = yaml_value(value, f"method {text!r}")
-    return record.configured(text.strip(), **values) if values else record
-
-
-def every_typed(text: str) -> list[Method]:
-    """The methods in `text`, which commas separate. Raises UserError as :func:`typed`, and for duplicates."""
-    entries = [typed(part.strip()) for part in _split(text, ",")]
-    names = [entry.name for entry in entries]
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"method {name!r} is named twice")
-    return entries
-
-
-def _split(text: str, at: str) -> Iterator[str]:
-    """The parts of `text` between the separators `at`, apart from separators inside brackets."""
-    depth, part = 0, ""
-    for letter in text:
-        depth += _DEPTH.get(letter, 0)
-        if letter == at and depth == 0:
-            yield part
-            part = ""
-        else:
-            part += letter
-    yield part

@@ -19,7 +19,6 @@ from pydantic import ValidationError
 
 from closelook.evaluation.benchmark.sources.own import as_text
 from closelook.jobs.commands.init import DEMO_TASKS, first_record, task_of_samples, usual_methods
-from closelook.jobs.commands.progress import shown
 from closelook.jobs.commands.questions.opened import AUTO, Opened, name_of, open_model
 from closelook.jobs.commands.roots.runs import summaries
 from closelook.jobs.config import ModelConfig, RunConfig
@@ -28,13 +27,14 @@ from closelook.jobs.plan.models import ResolvedModel, resolve
 from closelook.jobs.results import Run, load
 from closelook.jobs.store import Store
 from closelook.jobs.tested import Tested
-from closelook.jobs.versions import extra_of
 from closelook.lrp_core.opening.altered import may_be_altered, trial_of
 from closelook.lrp_core.parts.layers import ALTERED
 from closelook.lrp_core.records.types import UserError
 from closelook.lrp_core.verification.rounding import differ
 from closelook.lrp_core.verification.stock import stock_logits
 from closelook.lrp_core.views.guard import undisturbed
+from closelook.progress import shown
+from closelook.versions import extra_of
 
 if TYPE_CHECKING:
     import pandas as pd

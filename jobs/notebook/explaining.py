@@ -9,17 +9,18 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from closelook.evaluation.benchmark.encoding import Segmenter
-from closelook.jobs.commands.progress import shown
 from closelook.jobs.commands.questions.answers import answers, finer_arguments
 from closelook.jobs.commands.questions.many import Outcome, each_answered
 from closelook.jobs.commands.questions.opened import AUTO, Opened, open_model
 from closelook.jobs.commands.questions.question import Question, Words, segmenter_of
 from closelook.jobs.config import MethodConfig
-from closelook.jobs.config.methods import bound, typed
+from closelook.jobs.config.methods import bound
 from closelook.jobs.notebook.explanation import Explanation, Explanations, NotExplained
 from closelook.jobs.notebook.inputs import Item, items, of_each, plain
 from closelook.lrp_core.methods.record import Method
 from closelook.lrp_core.records.types import UserError
+from closelook.methods import parse_method
+from closelook.progress import shown
 
 MethodLike = str | Mapping[str, Any] | Method
 Spans = Literal["sentence", "token"] | Sequence[tuple[int, int]]
@@ -170,7 +171,7 @@ def _bound(method: MethodLike) -> Method:
     if isinstance(method, Method):
         return method
     if isinstance(method, str):
-        return typed(method)
+        return parse_method(method)
     try:
         return bound(MethodConfig.model_validate(method))
     except ValidationError as error:

@@ -18,9 +18,9 @@ from closelook.jobs.commands.questions.answers import Answer, is_matrix, of_word
 from closelook.jobs.commands.questions.export import exported, shares_of_all
 from closelook.jobs.commands.questions.opened import Opened
 from closelook.jobs.commands.questions.question import Question
-from closelook.jobs.commands.terminal import as_json, fit_for_json, say
 from closelook.lrp_core.methods.record import Method
 from closelook.lrp_core.records.types import Relevance, UserError, nearest
+from closelook.terminal import as_json, fit_for_json, say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -154,7 +154,7 @@ class Explanation:
 
         `by_word` joins the tokens of a word, whose relevance is their sum; their mean for methods that do not conserve.
         """
-        from closelook.jobs.commands import terminal
+        from closelook import terminal
         from closelook.jobs.commands.questions.showing import show_all, show_layers
 
         screen = terminal.console

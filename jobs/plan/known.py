@@ -21,9 +21,9 @@ from closelook.jobs.config import ModelConfig
 from closelook.jobs.plan.checkpoints import location_of
 from closelook.jobs.plan.models import Reading, ResolvedModel
 from closelook.jobs.store import Store
-from closelook.jobs.versions import versions
 from closelook.lrp_core.families import FAMILIES, Family
 from closelook.lrp_core.opening.checkpoint import weight_files
+from closelook.versions import versions
 
 if TYPE_CHECKING:
     from closelook.evaluation.benchmark.pictures import Preprocessing

@@ -37,6 +37,7 @@ from closelook.jobs.plan.checkpoints import (
 from closelook.jobs.store.retry import HUB_PATIENCE_S, StillUnavailable, one_line, retried
 from closelook.jobs.store.spent import LOAD, spending
 from closelook.lrp_core.families import Family, family_of, register_model_classes
+from closelook.lrp_core.families.generic import GENERIC, GenericFamily
 from closelook.lrp_core.records.kinds import BLACK
 from closelook.lrp_core.records.types import UserError, nearest
 
@@ -179,7 +180,7 @@ def _identity(
     model's own, and corrections of its family, belong to how they are run.
     """
     weights = f"sha256:{hash_files(numbers_of(Path(location)))}" if commit is None else f"{location}@{commit}"
-    generic = "" if model.family is None else f" as {model.family}"
+    generic = f" as {GENERIC}" if isinstance(family, GenericFamily) else ""
     return f"{weights}{adapted}{generic}{family.marks_of(config)}"
 
 

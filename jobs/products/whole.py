@@ -17,7 +17,7 @@ from closelook.jobs.config import BenchConfig, ModelConfig, RunConfig
 from closelook.jobs.plan.node import Node, Plan, Run
 from closelook.jobs.products.record import Product
 from closelook.jobs.store import Artifact, Ledger, key_in, key_of, samples_of, views_of
-from closelook.jobs.versions import versions
+from closelook.versions import versions
 
 BENCH_VERSION = 1  # raised when the measurement changes
 BENCH_DTYPE = "float32"  # Close Look 5.4

@@ -29,9 +29,9 @@ from closelook.jobs.stages.record import STAGES, StageSummary
 from closelook.jobs.store import Artifact, Ledger, Store
 from closelook.jobs.store.lock import is_asked
 from closelook.jobs.store.retry import one_line
-from closelook.jobs.versions import commit, versions
 from closelook.lrp_core.lazy import imported_object
 from closelook.lrp_core.records.types import UserError
+from closelook.versions import commit, versions
 
 JSON, MARKDOWN = "runs/LATEST.json", "runs/LATEST.md"
 Groups = Mapping[tuple[str, str], list[list[str]]]  # by (model, task): groups of methods, the best group first

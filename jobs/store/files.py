@@ -30,8 +30,8 @@ import pyarrow.fs as pafs
 from closelook.jobs.store.exclusive import create_local, create_object
 from closelook.jobs.store.retry import one_line, retried
 from closelook.jobs.store.spent import COMMIT, READ, spending
-from closelook.jobs.versions import versions
 from closelook.lrp_core.records.types import UserError
+from closelook.versions import versions
 
 T = TypeVar("T")
 TEMPORARY = ".tmp-"  # the beginning of the names of temporary files

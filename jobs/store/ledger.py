@@ -17,7 +17,7 @@ from closelook.jobs.store.listings import entries_of, paths_in, sizes_in
 from closelook.jobs.store.manifests import manifest
 from closelook.jobs.store.shards import Store
 from closelook.jobs.store.states import States
-from closelook.jobs.versions import versions
+from closelook.versions import versions
 
 #: Entries of a manifest about its files, which are dropped when the files are to be made again.
 _OF_FILES = ("shards", "bytes", "file_rows", "hashes")

@@ -74,11 +74,14 @@ _OTHER_HEADS = (
 def family_of_type(model_type: str) -> Family:
     """The family of models of this type. Raises UnsupportedModel, listing the supported types, if there is none."""
     if model_type not in FAMILIES:
-        way_out = ""
-        if serves(model_type):
-            way_out = f"; with `family: {GENERIC}` the methods that need no description may apply"
-        raise UnsupportedModel(f"no family describes {model_type!r} models; supported: {', '.join(FAMILIES)}{way_out}")
+        raise UnsupportedModel(f"no family describes {model_type!r} models; supported: {', '.join(FAMILIES)}")
     return FAMILIES[model_type]
+
+
+def check_type(model_type: str) -> None:
+    """Raise UnsupportedModel for models of a type that no family describes and that do not run as a whole either."""
+    if model_type not in FAMILIES and not serves(model_type):
+        family_of_type(model_type)
 
 
 def register_model_classes() -> None:
@@ -102,9 +105,9 @@ def register_model_classes() -> None:
 def family_of(config: PretrainedConfig, architecture: str | None = None, name: str | None = None) -> Family:
     """The family of a model with this config and class `architecture` (default: the class that the config names).
 
-    It is the family with labels if the class has a classifier or regressor on top, and the generic family if `name` is
-    "generic". Raises UnsupportedModel for an unknown type, a head that is not explained, and a config that no rule
-    covers; raises UserError for another `name`.
+    It is the family with labels if the class has a classifier or regressor on top, and the generic family if no family
+    describes the type, or if `name` is "generic". Raises UnsupportedModel for an unknown type, a head that is not
+    explained, and a config that no rule covers; raises UserError for another `name`.
     """
     if name == GENERIC:
         return generic_family(config, architecture)
@@ -112,6 +115,8 @@ def family_of(config: PretrainedConfig, architecture: str | None = None, name: s
         raise UserError(
             f"unknown family {name!r}: give {GENERIC!r}, or leave family out for the one of the model's type"
         )
+    if config.model_type not in FAMILIES and serves(config.model_type):
+        return generic_family(config, architecture)
     family = family_of_type(config.model_type)
     chosen = (variant.family for variant in family.variants if getattr(config, variant.field) == variant.value)
     family = next(chosen, family)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from closelook.lrp_core.methods.record import Method
 from closelook.lrp_core.methods.records import PERTURBATION, REPRESENTATION
-from closelook.lrp_core.records.capabilities import ATTENTION, GRADIENTS, ONE_STACK, RULES, UNCENTRED
+from closelook.lrp_core.records.capabilities import ATTENTION, GRADIENTS, ONE_STACK, RULES, STATES, UNCENTRED
 from closelook.lrp_core.records.explained import EVERY, NO_CHOICE
 from closelook.lrp_core.records.finer import FINER
 from closelook.lrp_core.records.option import Option
@@ -202,7 +202,7 @@ METHODS: Registry[Method] = Registry(
         explain="closelook.lrp_core.methods.explicit:explain_many",
         spans="summed",
         options=(Option("epsilon", EPSILON, "stabilises every denominator", low=0.0),),
-        needs=(GRADIENTS, RULES, ONE_STACK),
+        needs=(GRADIENTS, RULES, ONE_STACK, STATES),
         gives=("tokens", "heads"),
         passes="explicit",
         same_as=("attnlrp", {"epsilon": 1e-30}),

@@ -17,10 +17,11 @@ from closelook.lrp_core.readers.readout import explained_numbers
 from closelook.lrp_core.records.explained import EXPLAINED, explanations_of, relevance_of
 from closelook.lrp_core.records.finer import FINER
 from closelook.lrp_core.records.types import FULL, Batch, Relevance, Request, Requests, Results, UnsupportedMethod
-from closelook.lrp_core.rules import Composite, changed
+from closelook.lrp_core.rules import PLAIN, Composite, changed
 from closelook.lrp_core.rules.composite import EPSILON, composite_of
 from closelook.lrp_core.rules.reading import Measure, Reader
 from closelook.lrp_core.rules.scope import rules_on
+from closelook.lrp_core.views.generic import GenericView
 from closelook.lrp_core.views.view import ModelView, Traced
 
 MEASURES: dict[str, Measure] = {
@@ -138,10 +139,16 @@ def explain_many(
     once, and every N rows have a backward pass. In causal models later tokens do not influence a prediction, so rows
     may hold the whole answer.
 
+    Models that no family describes follow rules on the operations that they run (`lrp_core.operations`).
+
     Raises UnsupportedMethod for a method of another pass, and UserError for a contrastive request without foils and,
     with `texts`, for a batch in which texts do not repeat.
     """
     readings = {request: reading_of(request, composite) for request in requests}
+    if isinstance(view, GenericView) and any(reading.composite != PLAIN for reading in readings.values()):
+        from closelook.lrp_core.operations.method import explain_unpadded  # imports this module
+
+        return explain_unpadded(view, batch, requests, clock=clock, composite=composite, texts=texts, **finer)
     passes: dict[tuple[Composite, str], dict[Request, Reading]] = {}
     for request, reading in readings.items():
         passes.setdefault((reading.composite, request.explanation), {})[request] = reading

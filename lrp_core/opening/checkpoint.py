@@ -13,7 +13,7 @@ from math import prod
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from closelook.lrp_core.families import family_of, family_of_type, register_model_classes
+from closelook.lrp_core.families import check_type, family_of, register_model_classes
 from closelook.lrp_core.records.types import UnsupportedModel, UserError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def read_config(
         raise UserError(f"the {CONFIG} of {name} has no model_type, which transformers needs: download the model again")
     _check_counts(described, name)
     if family is None:
-        family_of_type(described["model_type"])  # raises UnsupportedModel if no family describes it
+        check_type(described["model_type"])
     try:
         return AutoConfig.from_pretrained(name, trust_remote_code=False, **source)
     except (StrictDataclassError, TypeError) as error:  # fields of another type, or too few

@@ -48,6 +48,8 @@ def view_of(model: nn.Module, family: str | None = None) -> ModelView:
         raise UserError(f"{type(model).__name__} {reason}: load them, as from_pretrained does")
     described = family_of(model.config, type(model).__name__, family)
     if isinstance(described, GenericFamily):
+        if model.dtype == torch.float64 and model.config._experts_implementation not in (None, "eager"):
+            model.set_experts_implementation("eager")  # the only one that computes in float64
         return GenericView(model.eval().requires_grad_(False), described).check()
     if described.unembedding is None and model.get_output_embeddings() is None:
         raise UnsupportedModel(without_head(type(model).__name__, described))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -26,6 +27,7 @@ from closelook.lrp_core.records.types import (
     UserError,
 )
 from closelook.lrp_core.rules.records import Composite
+from closelook.lrp_core.views.generic import GenericView
 from closelook.lrp_core.views.view import ModelView
 
 
@@ -81,6 +83,46 @@ def explain_many(
                 results[request].append(one)
                 lap("aggregate", request.method)
     return {request: Relevance.joined(several) for request, several in results.items()}
+
+
+def explain_unpadded(
+    view: GenericView, batch: Batch, requests: Requests, *, texts: int | None = None, **options: Any
+) -> Results:
+    """As `explain_many`, for models that may treat padding in any way: texts of equal length run together, without it.
+
+    Rows that are all padding have zeros.
+    """
+    size = len(batch) if texts is None else len(batch.first_texts(texts))
+    mask = batch.attention_mask[:size].bool().cpu()
+    repeats = torch.arange(0, len(batch), max(size, 1))[:, None]
+    pieces: list[tuple[Tensor, Tensor, Results]] = []
+    for alike in view.alike(mask.sum(-1)):
+        rows = (repeats + alike).flatten()
+        columns = mask[alike].nonzero()[:, 1].view(len(alike), -1).repeat(len(repeats), 1)
+        here, columns = rows.to(batch.input_ids.device), columns.to(batch.input_ids.device)
+        some = batch.mapped(lambda value, here=here: value[here])  # type: ignore[misc]
+        counted = some.attention_mask.cumsum(-1) - 1
+        some = some.over_tokens(partial(torch.gather, dim=1, index=columns), partial(torch.gather, counted, 1))
+        found = explain_many(view, some, requests, texts=None if texts is None else len(alike), **options)
+        pieces.append((here, columns, found))
+    return {request: _spread(batch, request, pieces) for request in requests}
+
+
+def _spread(batch: Batch, request: Request, pieces: Sequence[tuple[Tensor, Tensor, Results]]) -> Relevance:
+    """The relevance of a batch from that of pieces: their rows, the columns [N, T'] of their tokens, their results."""
+    results = [found[request] for _, _, found in pieces]
+    like = results[0].tokens if results else batch.attention_mask.float()
+    tokens = like.new_zeros(batch.input_ids.shape)
+    logits, explained = like.new_zeros(batch.explained_ids.shape), like.new_zeros(len(batch))
+    for (rows, columns, _), result in zip(pieces, results, strict=True):
+        rows, columns = rows.to(like.device), columns.to(like.device)
+        tokens[rows[:, None], columns] = result.tokens
+        explained[rows] = result.explained
+        logits[rows, 0] = result.logit_target
+        if result.logit_foil is not None:
+            logits[rows, 1] = result.logit_foil
+    conserves = all(result.conserves for result in results)
+    return relevance_of(tokens, logits, explained, conserves=conserves)
 
 
 def _packed(batch: Batch) -> tuple[Batch, Tensor]:

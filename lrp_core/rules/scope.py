@@ -30,6 +30,7 @@ from closelook.lrp_core.rules.normalization import normalise
 from closelook.lrp_core.rules.reading import Reader
 from closelook.lrp_core.rules.softmax import attend_openly
 from closelook.lrp_core.rules.switch import Switch
+from closelook.lrp_core.views.generic import GenericView
 from closelook.lrp_core.views.view import ModelView
 
 Hook = Callable[[nn.Module, tuple[Any, ...], Any], Any]  # routers put out several tensors
@@ -51,7 +52,7 @@ def rules_on(
     switch = Switch(tuple(composites), composites[0])
     with ExitStack() as undo:
         undo.enter_context(unrounded(view.dtype))
-        if RULES in view.family.capabilities:
+        if RULES in view.family.capabilities and not isinstance(view, GenericView):
             for module, hook in _hooks(view, switch):
                 undo.enter_context(module.register_forward_hook(hook))
         for block in view.blocks:

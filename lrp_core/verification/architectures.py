@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from itertools import cycle, islice
 from multiprocessing.connection import Connection
@@ -266,12 +266,17 @@ def check(architecture: Architecture) -> Checked:
     return checked
 
 
-def check_all(chosen: Iterable[Architecture], timeout_s: float = TIMEOUT_S) -> Iterator[Checked]:
+def check_all(
+    chosen: Iterable[Architecture],
+    timeout_s: float = TIMEOUT_S,
+    check: Callable[[Architecture], Checked] = check,
+) -> Iterator[Checked]:
     """Check architectures, each in a process of its own: a crash, or the timeout, ends that one alone."""
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("forkserver")  # a fork of this process would wait for its threads forever
+    context.set_forkserver_preload([__name__])
     for architecture in chosen:
         ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=_send, args=(theirs, architecture))
+        process = context.Process(target=_send, args=(theirs, check, architecture))
         process.start()
         theirs.close()
         checked = Checked(architecture, reason=f"no result within {timeout_s:.0f} s", wall_s=timeout_s)
@@ -284,7 +289,7 @@ def check_all(chosen: Iterable[Architecture], timeout_s: float = TIMEOUT_S) -> I
         yield checked
 
 
-def _send(to: Connection, architecture: Architecture) -> None:
+def _send(to: Connection, check: Callable[[Architecture], Checked], architecture: Architecture) -> None:
     to.send(check(architecture))
 
 

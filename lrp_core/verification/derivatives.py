@@ -32,6 +32,7 @@ from closelook.lrp_core.rules import ATTNLRP, LRP, PLAIN, Composite
 from closelook.lrp_core.rules.scope import rules_on
 from closelook.lrp_core.verification.record import Gap
 from closelook.lrp_core.verification.rounding import MARGIN, Rounded, distance, largest, unit_of
+from closelook.lrp_core.views.generic import GenericView
 from closelook.lrp_core.views.view import ModelView
 
 #: The relative step on an embedding, by dtype: small enough for curvature and large enough for rounding.
@@ -41,8 +42,9 @@ _SLOTS = {"normalization": "norms", "activation": "activations", "bilinear": "pr
 
 def check_held(view: ModelView, composite: Composite) -> None:
     """Raise UnsupportedMethod if the factors that a composite holds constant cannot be held in this model."""
-    if RULES not in view.family.capabilities and composite != Composite(composite.name):
-        raise UnsupportedMethod(f"{view.family.title} have no rules")
+    described = RULES in view.family.capabilities and not isinstance(view, GenericView)
+    if not described and composite != Composite(composite.name):
+        raise UnsupportedMethod(f"{view.family.title} have no rules on described parts")
     if view.routed and (composite.activation.constant or not _passes(composite)):
         raise UnsupportedMethod("experts run the tokens of all rows together")
 

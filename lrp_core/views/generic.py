@@ -133,7 +133,7 @@ class GenericView(ModelView):
         order: list[Tensor] = []
         read: list[Tensor] = []
         position = real.cumsum(-1).gather(1, read_at[:, None])[:, 0] - 1
-        for rows in self._alike(lengths):
+        for rows in self.alike(lengths):
             order.append(rows)
             of_rows = None if types is None else _without_padding(types, rows, real)
             read.append(self._read(_without_padding(token, rows, real), of_rows, position[rows]))
@@ -156,7 +156,7 @@ class GenericView(ModelView):
     def all_logits(self, state: Tensor, size: int) -> Iterator[tuple[int, Tensor]]:
         yield 0, wide(state)
 
-    def _alike(self, lengths: Tensor) -> Iterator[Tensor]:
+    def alike(self, lengths: Tensor) -> Iterator[Tensor]:
         """Yield indices of samples that run together: those of equal length, the longest first.
 
         A causal classifier without a padding token takes a single sample at a time.

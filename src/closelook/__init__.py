@@ -17,12 +17,12 @@ from closelook.lrp_core.lazy import lazily
 if TYPE_CHECKING:
     from closelook.jobs.commands.questions.opened import open_model
     from closelook.jobs.commands.verify import Verification, verify
-    from closelook.jobs.methods import METHODS
     from closelook.jobs.notebook.comparing import Comparison, compare
     from closelook.jobs.notebook.explaining import explain
     from closelook.jobs.notebook.explanation import Explanation, Explanations, NotExplained
     from closelook.jobs.results import Run, load
     from closelook.lrp_core import Batch, Method, Relevance, UnsupportedMethod, UnsupportedModel, UserError, load_model
+    from closelook.methods import METHODS
 
 try:
     __version__ = version("closelook")
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "METHODS": "closelook.jobs.methods",
+    "METHODS": "closelook.methods",
     "Batch": "closelook.lrp_core",
     "Comparison": "closelook.jobs.notebook.comparing",
     "Explanation": "closelook.jobs.notebook.explanation",

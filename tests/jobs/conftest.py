@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from closelook import terminal
 from closelook.evaluation.report import drawing
 from closelook.jobs import __main__ as cli
 from closelook.jobs.cluster.pools import connect
-from closelook.jobs.commands import terminal
 from closelook.jobs.config import RunConfig
 from closelook.jobs.store import Store
 from tests.jobs import forked

@@ -210,7 +210,7 @@ def _count(event: str) -> None:
 
 
 def _line() -> str:
-    """The line that asks, without torch's own: `src/closelook/jobs/methods.py:45`, or the file of another library."""
+    """The line that asks, without torch's own: `src/closelook/methods.py:45`, or the file of another library."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_TRANSPARENT):
         frame = frame.f_back

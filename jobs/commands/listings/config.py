@@ -12,10 +12,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from closelook.jobs.commands.listings.documents import DOCS, markdown, rewrite
-from closelook.jobs.commands.terminal import say, say_table
 from closelook.jobs.config import MethodConfig, RunConfig
 from closelook.jobs.config.base import section_in
 from closelook.lrp_core.records.types import UserError, nearest
+from closelook.terminal import say, say_table
 
 PAGE = DOCS / "config.md"
 START, END = "<!-- keys -->", "<!-- end of keys -->"

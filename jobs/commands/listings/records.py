@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterator, Sequence
 from closelook.evaluation.benchmark.sources.own import SAMPLES
 from closelook.jobs.commands.listings.documents import DOCS, markdown, rewrite
 from closelook.jobs.commands.listings.sums import in_words, percent
-from closelook.jobs.commands.terminal import say, say_table
 from closelook.jobs.config import FINER_KEYS
 from closelook.jobs.methods import METHODS, method
 from closelook.jobs.tasks import tasks
@@ -23,6 +22,7 @@ from closelook.lrp_core.records.capabilities import Capability
 from closelook.lrp_core.records.kinds import KINDS, MASKED, Kind
 from closelook.lrp_core.records.option import plain
 from closelook.lrp_core.records.registry import OURS
+from closelook.terminal import say, say_table
 
 TOKENS = 30  # of the sample whose cost is shown
 PAGE = DOCS / "methods.md"
@@ -71,8 +71,8 @@ def show_models() -> None:
     generic = _applying(GenericFamily(name=GENERIC, kind=MASKED).capabilities)
     known = ", ".join(name for name, applies in generic.items() if applies)
     say(
-        f"family: {GENERIC} in a config, for every other masked or causal language model or text classifier of "
-        f"transformers that takes embeddings in place of tokens: {known}"
+        f"family: {GENERIC}, that of every other masked or causal language model or text classifier of transformers "
+        f"that takes embeddings in place of tokens: {known}"
     )
     say(f"verified by `closelook verify`, with the number of checks passed (yours: files of --json in ${FOLDER}):")
     say_table(("model", "family", "kind", "passed in", "on", "torch", "transformers", "by"), _verified())

@@ -108,10 +108,10 @@ def explain(
     json: Json = None,
 ) -> None:
     """Explain one prediction, several in turn, or an answer, in the terminal, coloured."""
-    from closelook.jobs.config.methods import every_typed
+    from closelook.methods import parse_methods
 
     of.check()
-    methods = every_typed(method)  # before the heavy imports: a mistyped name shows at once
+    methods = parse_methods(method)  # before the heavy imports: a mistyped name shows at once
 
     from closelook.jobs.commands.questions.explain import explain as show
     from closelook.jobs.commands.questions.question import chat_in, question_of, segmenter_of
@@ -210,9 +210,9 @@ def neurons(
         raise UserError("--config, --root and --wait are for the stage, not for a text: leave them out, or the text")
     of.check()
 
-    from closelook.jobs.config.methods import typed
+    from closelook.methods import parse_method
 
-    chosen = typed(shown.method)  # before the heavy imports: a mistyped name shows at once
+    chosen = parse_method(shown.method)  # before the heavy imports: a mistyped name shows at once
 
     from closelook.jobs.commands.questions.steering import Steering, show_neurons
 
@@ -241,7 +241,7 @@ def examples(
     They are searched in a file with --corpus and --model, or read from a run with --root; --model then names one of
     the run's models.
     """
-    from closelook.jobs.config.methods import typed
+    from closelook.methods import parse_method
 
     if corpus is None:
         if run.config is None and run.root is None:
@@ -252,7 +252,7 @@ def examples(
 
         return show_kept(loaded, store, neuron, method, of.model, top, of.device)
     of.check("corpus")
-    typed(method)  # before the heavy imports: a mistyped name shows at once
+    parse_method(method)  # before the heavy imports: a mistyped name shows at once
 
     from closelook.jobs.commands.questions.contexts import show_contexts
 

@@ -12,14 +12,13 @@ from pathlib import Path
 import pyarrow.compute as pc
 from rich.text import Text
 
+from closelook import terminal
 from closelook.evaluation.benchmark.corpus import LENGTH, Corpus, Entry, entries, pieces_of, template_of
 from closelook.evaluation.benchmark.encoding import pieces
 from closelook.evaluation.benchmark.sources.text import TEXT
 from closelook.evaluation.report.heatmaps.tokens import terminal as coloured
 from closelook.evaluation.schema import ACTIVATIONS, CONTEXTS
-from closelook.jobs.commands import terminal
 from closelook.jobs.commands.questions.opened import Opened, chosen_device
-from closelook.jobs.commands.terminal import say
 from closelook.jobs.config import RunConfig
 from closelook.jobs.plan.cells import make_plan
 from closelook.jobs.plan.models import load_tokenizer
@@ -30,6 +29,7 @@ from closelook.lrp_core.interventions.neurons import check_neuron
 from closelook.lrp_core.neurons.contexts import Context, best_contexts, explain_context
 from closelook.lrp_core.parts.neuron_names import NeuronNames
 from closelook.lrp_core.records.types import UserError, nearest
+from closelook.terminal import say
 
 
 @dataclass

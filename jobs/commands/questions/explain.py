@@ -7,15 +7,15 @@ from pathlib import Path
 
 from closelook.evaluation.report.heatmaps.markup import matrices, shares_table
 from closelook.evaluation.report.page import Provenance, explain_page
-from closelook.jobs.commands.progress import shown
 from closelook.jobs.commands.questions.answers import Answer, answers, finer_arguments, is_matrix, titled
 from closelook.jobs.commands.questions.export import exported, shares_of_all
 from closelook.jobs.commands.questions.opened import Opened
 from closelook.jobs.commands.questions.question import Question
 from closelook.jobs.commands.questions.showing import show_all, show_layers
-from closelook.jobs.commands.terminal import as_json, write_file
-from closelook.jobs.versions import versions
 from closelook.lrp_core.methods.record import Method
+from closelook.progress import shown
+from closelook.terminal import as_json, write_file
+from closelook.versions import versions
 
 
 def explain(

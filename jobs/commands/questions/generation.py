@@ -9,10 +9,10 @@ from transformers import GenerationConfig
 
 from closelook.evaluation.benchmark.samples import Row
 from closelook.jobs.commands.questions.opened import Opened
-from closelook.jobs.commands.terminal import complain
 from closelook.lrp_core.device.precision import unrounded
 from closelook.lrp_core.records.types import UserError
 from closelook.lrp_core.views.guard import undisturbed
+from closelook.terminal import complain
 
 #: Settings of generation_config.json that change predictions and are not followed, with the values that change nothing.
 _NOT_FOLLOWED: dict[str, tuple[Any, ...]] = {

@@ -17,17 +17,17 @@ from transformers import PreTrainedTokenizerBase
 
 from closelook.evaluation.benchmark.encoding import Pieces
 from closelook.evaluation.benchmark.pictures import Preprocessing
-from closelook.jobs.commands.terminal import complain
 from closelook.jobs.config import ModelConfig
 from closelook.jobs.plan.checkpoints import ModelUnavailable, head_of
 from closelook.jobs.plan.models import ResolvedModel, load_tokenizer, open_view, resolve
-from closelook.jobs.versions import versions
 from closelook.lrp_core.families.generic import GENERIC
 from closelook.lrp_core.opening.loading import check_place
 from closelook.lrp_core.opening.model import view_of
 from closelook.lrp_core.records.types import UserError
 from closelook.lrp_core.views.guard import left_as_it_was
 from closelook.lrp_core.views.view import ModelView
+from closelook.terminal import complain
+from closelook.versions import versions
 
 Location = str | PathLike[str]
 AUTO = "auto"  # device: a GPU if there is one

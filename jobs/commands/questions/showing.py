@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from rich.style import Style
 from rich.text import Text
 
+from closelook import terminal
 from closelook.evaluation.report.heatmaps.tokens import Line, colour, in_digits, least, scale, share_of
 from closelook.evaluation.report.heatmaps.tokens import terminal as coloured
-from closelook.jobs.commands import terminal
 from closelook.jobs.commands.questions.answers import Answer, is_matrix
 from closelook.jobs.commands.questions.export import OF_NO_TOKEN, shares
-from closelook.jobs.commands.terminal import not_finite, say, say_table
 from closelook.lrp_core.methods.record import Method
 from closelook.lrp_core.records.types import Relevance
 from closelook.lrp_core.rules.boundaries import REASONS
+from closelook.terminal import not_finite, say, say_table
 
 PATCHES = 6  # patches of an image that a terminal without colours shows
 _WHOLE = 64  # longest text of an answer's prompt that is shown whole, in tokens

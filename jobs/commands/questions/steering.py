@@ -18,7 +18,6 @@ from closelook.jobs.commands.questions.answers import with_targets
 from closelook.jobs.commands.questions.opened import Opened
 from closelook.jobs.commands.questions.question import Question, space_note
 from closelook.jobs.commands.questions.reading import read
-from closelook.jobs.commands.terminal import as_json, not_finite, say, say_table, write_file
 from closelook.lrp_core.device.transfer import to_host
 from closelook.lrp_core.interventions.neurons import check_neuron, neurons_scaled, neurons_set
 from closelook.lrp_core.methods.record import Method
@@ -30,6 +29,7 @@ from closelook.lrp_core.readers.readout import label_logits
 from closelook.lrp_core.records.types import Batch, Relevance, UnusableRows, UserError
 from closelook.lrp_core.views.guard import undisturbed
 from closelook.lrp_core.views.view import ModelView
+from closelook.terminal import as_json, not_finite, say, say_table, write_file
 
 _WORDS = 4  # tokens shown of each end of a neuron's logit lens, and of its key vector
 _PREDICTIONS = 3  # most likely tokens that are shown with their probabilities

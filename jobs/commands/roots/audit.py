@@ -14,15 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from closelook import terminal
 from closelook.evaluation.benchmark import audit as figures
 from closelook.evaluation.benchmark.samples import Row, meta_of
-from closelook.jobs.commands import terminal
-from closelook.jobs.commands.terminal import as_json, say, write_file
 from closelook.jobs.config import RunConfig
 from closelook.jobs.stages.audit import audit_table, record_of, samples_in
 from closelook.jobs.store import Ledger, Store, artifact_in, is_complete
 from closelook.jobs.store.listings import hashes_in, sizes_in
 from closelook.lrp_core.records.types import UserError, nearest
+from closelook.terminal import as_json, say, write_file
 
 CHANGED = "has other bytes than were written"
 

@@ -12,9 +12,9 @@ import typer
 
 from closelook.jobs.commands.options import RUNS, Json, RunOptions, WaitingOptions, command
 from closelook.jobs.commands.roots.runs import run_stages
-from closelook.jobs.commands.terminal import say
 from closelook.jobs.stages.record import STAGES
 from closelook.lrp_core.records.types import UserError, nearest
+from closelook.terminal import say
 
 CLONE = Path(__file__).resolve().parents[3]
 NEEDS_CLONE = "benchmarks are not installed with the package: run them in a clone of the repository"

@@ -12,10 +12,10 @@ from closelook.evaluation.schema import RUNTIME
 from closelook.evaluation.scoring.metrics import METRICS, lead
 from closelook.evaluation.scoring.statistics import stars
 from closelook.jobs.commands.roots.changes import Change, changes, keys_of
-from closelook.jobs.commands.terminal import as_csv, say, say_table, write_file
 from closelook.jobs.config.kept import differences
 from closelook.jobs.results import Run, load
 from closelook.lrp_core.records.types import UserError, nearest
+from closelook.terminal import as_csv, say, say_table, write_file
 
 
 def show(first_root: str, second_root: str, metric: str | None, to: Path | None) -> None:

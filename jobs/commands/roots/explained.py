@@ -28,7 +28,6 @@ from closelook.evaluation.explained.rows import (
     tables,
 )
 from closelook.evaluation.schema import RELEVANCE, TOKENS, WORDS
-from closelook.jobs.commands.terminal import complain, say
 from closelook.jobs.commands.texts.explaining import Output
 from closelook.jobs.commands.texts.parts import replacing
 from closelook.jobs.config.kept import models_kept
@@ -38,6 +37,7 @@ from closelook.jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load
 from closelook.jobs.results import Run, load
 from closelook.jobs.store import Artifact, Store
 from closelook.lrp_core.records.types import UserError
+from closelook.terminal import complain, say
 
 _AT_ONCE = 2_000  # samples whose rows are in memory together
 

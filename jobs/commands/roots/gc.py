@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from closelook.jobs.commands.terminal import say
 from closelook.jobs.config import RunConfig, configured
 from closelook.jobs.config.kept import refuse_another
 from closelook.jobs.plan.cells import make_plan
@@ -21,6 +20,7 @@ from closelook.jobs.products.table import nodes, stale
 from closelook.jobs.store import Artifact, Ledger, Store, key_in, short
 from closelook.jobs.store.lock import run_lock
 from closelook.jobs.store.manifests import manifest
+from closelook.terminal import say
 
 TEMPORARY_AGE_S = 3600.0  # a younger temporary file may belong to a live writer
 

@@ -21,7 +21,6 @@ from closelook.jobs.commands.roots.plan_costs import (
     total,
     without_nodes,
 )
-from closelook.jobs.commands.terminal import say, say_table
 from closelook.jobs.config import RunConfig
 from closelook.jobs.plan.cells import make_plan
 from closelook.jobs.plan.choices import undecided
@@ -33,6 +32,7 @@ from closelook.jobs.products.relevance import FINER
 from closelook.jobs.products.table import of_packages
 from closelook.jobs.stages.record import STAGES
 from closelook.jobs.store import Ledger, Store
+from closelook.terminal import say, say_table
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import typer
 
 from closelook.jobs.commands.options import RunOptions
 from closelook.jobs.commands.stopping import stoppable
-from closelook.jobs.commands.terminal import complain, say
+from closelook.terminal import complain, say
 
 if TYPE_CHECKING:
     from closelook.jobs.config import RunConfig

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from closelook.evaluation.report.heatmaps.tokens import in_digits
-from closelook.jobs.commands.terminal import as_json, say, write_file
 from closelook.jobs.config import RunConfig
 from closelook.jobs.stages.report.answers import Entry, answers_of, sentences_of
 from closelook.jobs.store import Store
 from closelook.lrp_core.records.types import UserError
+from closelook.terminal import as_json, say, write_file
 
 
 def show(config: RunConfig, store: Store, top: int, every: bool, to: Path | None) -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from closelook.jobs.commands.roots.plan import by_reason
 from closelook.jobs.commands.roots.plan_costs import defined
-from closelook.jobs.commands.terminal import say, say_table
 from closelook.jobs.config import RunConfig
 from closelook.jobs.plan.cells import make_plan, without_samples
 from closelook.jobs.plan.choices import undecided
@@ -18,6 +17,7 @@ from closelook.jobs.plan.node import Choice, Plan, Run, state_of
 from closelook.jobs.products.table import PRODUCTS, nodes, stale
 from closelook.jobs.products.trials import TRIALS
 from closelook.jobs.store import Artifact, Ledger, State, Store
+from closelook.terminal import say, say_table
 
 MOST_ROWS = 2000  # a longer table leaves out rows whose artifacts are all done
 _STATES: tuple[State, ...] = ("done", "partial", "missing", "damaged")

@@ -19,7 +19,7 @@ from closelook.jobs.commands.options import (
     named_columns,
     naming_options,
 )
-from closelook.jobs.commands.terminal import complain
+from closelook.terminal import complain
 
 Texts = Annotated[str, typer.Argument(metavar="IN", help="JSON Lines, a JSON list, CSV or Parquet; also a URL.")]
 Tables = Annotated[Path, typer.Argument(metavar="OUT.parquet", help="Rows by word; OUT.tokens.parquet has the tokens.")]
@@ -43,10 +43,10 @@ def explain_file(
 
     Where a row has no target, the model's own decision (its label or next word) is explained.
     """
-    from closelook.jobs.config.methods import every_typed
+    from closelook.methods import parse_methods
 
     of.check("file")
-    every_typed(method)  # before the heavy imports: a mistyped name shows at once
+    parse_methods(method)  # before the heavy imports: a mistyped name shows at once
     columns = named_columns(column)
 
     from closelook.jobs.commands.questions.opened import chosen_device

@@ -13,9 +13,9 @@ from closelook.evaluation.explained.sheet import sheets
 from closelook.evaluation.report.page import Provenance
 from closelook.evaluation.schema import WORDS, check
 from closelook.evaluation.schema.versioned import SchemaMismatch
-from closelook.jobs.commands.terminal import write_file
-from closelook.jobs.versions import versions
 from closelook.lrp_core.records.types import UserError, nearest
+from closelook.terminal import write_file
+from closelook.versions import versions
 
 
 def write_sheet(file: Path, name: str, to: Path) -> None:

@@ -20,14 +20,14 @@ from closelook.evaluation.benchmark.sources.files import UTF_8
 from closelook.evaluation.explained.rows import Name
 from closelook.evaluation.report.spreadsheet import csv_text
 from closelook.evaluation.schema import TOKENS, WORDS
-from closelook.jobs.commands.progress import shown
 from closelook.jobs.commands.questions.opened import Opened
-from closelook.jobs.commands.terminal import complain, say
 from closelook.jobs.commands.texts.computing import Content, Unexplained, content_of
 from closelook.jobs.commands.texts.parts import TOKEN_ROWS, WORD_ROWS, Folder, Job, Part, computed, parts_of, replacing
-from closelook.jobs.config.methods import every_typed
 from closelook.jobs.store import key_of
 from closelook.lrp_core.records.types import Request, UserError
+from closelook.methods import parse_methods
+from closelook.progress import shown
+from closelook.terminal import complain, say
 
 _KEY = b"closelook.key"  # in a file's metadata: the hash of everything that its rows depend on
 MOST_TOLD = 5  # rows without an explanation that are printed one by one
@@ -161,7 +161,7 @@ def explain_file(
     opened = job.open()
     if opened.resolved.kind.images:
         raise UserError(f"{opened.id} reads images: explain-file reads texts")
-    for method in every_typed(job.methods):
+    for method in parse_methods(job.methods):
         method.require(opened.resolved.family)
         if job.asking.explanation is not None:
             method.check(Request(method.name, job.asking.explanation, method.embeddings[0]))

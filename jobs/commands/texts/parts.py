@@ -22,9 +22,9 @@ from closelook.evaluation.schema import TOKENS, WORDS, titled
 from closelook.jobs.commands.options import ModelOptions
 from closelook.jobs.commands.questions.opened import Opened
 from closelook.jobs.commands.texts.computing import Asking, Computed, Text, compute
-from closelook.jobs.config.methods import every_typed
 from closelook.jobs.plan.models import tokenizers_key
 from closelook.jobs.store import TEMPORARY, key_of, short
+from closelook.methods import parse_methods
 
 VERSION = 2  # to be raised when a change of code gives the same texts other rows
 PART_TEXTS = 512  # texts of a part; a killed process loses no more than one part
@@ -110,7 +110,7 @@ def parts_of(job: Job, opened: Opened, texts: Sequence[Text]) -> list[Part]:
         "model": opened.resolved.identity,
         "tokenizer": tokenizers_key(opened.tokenizer, opened.decoder_tokenizer),
         "dtype": job.of.dtype,
-        "methods": [method.key() for method in every_typed(job.methods)],
+        "methods": [method.key() for method in parse_methods(job.methods)],
         "asking": asdict(job.asking),
     }
     parts = []
@@ -129,7 +129,7 @@ def computed(
     """
     workers = min(workers, len(parts))
     if workers <= 1:
-        methods = every_typed(job.methods)
+        methods = parse_methods(job.methods)
         with opened.in_use():
             for part in parts:
                 folder.commit(part, compute(opened, methods, part.texts, job.asking, tell))
@@ -171,7 +171,7 @@ def _begin(job: Job, folder: Folder, threads: int, started: Any) -> None:
     device = job.of.device
     if device.startswith("cuda") and torch.cuda.device_count() > 1:
         device = f"cuda:{number % torch.cuda.device_count()}"
-    _process.update(job=job, folder=folder, opened=job.open(device), methods=every_typed(job.methods))
+    _process.update(job=job, folder=folder, opened=job.open(device), methods=parse_methods(job.methods))
 
 
 def _one(part: Part) -> None:

@@ -30,7 +30,7 @@ from closelook.jobs.stages.prepare.parts import PartWorker, Reader, Tally, TaskW
 from closelook.jobs.stages.prepare.wanted import VERSION, listed, origin_of, readers_of, work_of
 from closelook.jobs.stages.record import StageSummary
 from closelook.jobs.store import Artifact, Ledger, Store, artifact_in, key_in, samples_of, views_of
-from closelook.jobs.versions import versions
+from closelook.versions import versions
 
 DRIVER_ROWS = 3000  # for fewer rows, starting workers takes longer than the work
 MOST_TOLD = 5  # so many rows that are left out of users' own samples are printed one by one

@@ -32,7 +32,7 @@ from closelook.jobs.stages.report.reported import Reported
 from closelook.jobs.stages.report.results import results_of
 from closelook.jobs.stages.report.samples import explorer
 from closelook.jobs.store import Artifact, Ledger, Store, StoreError
-from closelook.jobs.versions import versions
+from closelook.versions import versions
 
 
 def report(config: RunConfig, store: Store) -> StageSummary:

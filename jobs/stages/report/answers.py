@@ -27,7 +27,7 @@ from closelook.jobs.products.answers import sources
 from closelook.jobs.products.answers.ablations import SourcesNode
 from closelook.jobs.stages.report.samples import rows_by_id
 from closelook.jobs.store import Ledger, Store
-from closelook.jobs.versions import versions
+from closelook.versions import versions
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,7 +8,7 @@ from rich.console import Console
 
 import closelook
 import closelook.jobs.__main__ as cli
-from closelook.jobs.commands import terminal
+from closelook import terminal
 
 MODEL = "demo/gpt2"
 TWO_SPACES = "The keys  to"  # a space alone is printed as a sign that few encodings have

@@ -13,7 +13,7 @@ from closelook.jobs.commands.listings.documents import rewritten
 from closelook.jobs.config import RunConfig
 from closelook.jobs.methods import METHODS
 from closelook.jobs.store import Store
-from closelook.jobs.versions import extra_of
+from closelook.versions import extra_of
 from tests.jobs.small import REPOSITORY
 from tests.stages import score_plan
 from tests.synthetic import CONFIG, a_cell, a_plan, relevance_rows, write_cell, write_run
@@ -225,7 +225,7 @@ REQUIRES = [
 
 
 def test_a_command_without_its_extra_is_one_line_that_names_it(closelook, monkeypatch, tmp_path):
-    monkeypatch.setattr("closelook.jobs.versions.requires", lambda name: REQUIRES)
+    monkeypatch.setattr("closelook.versions.requires", lambda name: REQUIRES)
     monkeypatch.setitem(sys.modules, "ray", None)
     closelook("prepare", "--config", "smoke", "--root", str(tmp_path))
     code, _, err = closelook("attribute", "--config", "smoke", "--root", str(tmp_path))
@@ -249,5 +249,5 @@ print(closelook.explain("The keys to the cabinet", "are", "is", model="demo/gpt2
 
 
 def test_an_extra_is_known_by_the_modules_that_it_brings(monkeypatch):
-    monkeypatch.setattr("closelook.jobs.versions.requires", lambda name: REQUIRES)
+    monkeypatch.setattr("closelook.versions.requires", lambda name: REQUIRES)
     assert [extra_of(name) for name in ("ray", "spacy", "torch", "numpy")] == ["run", "annotate", None, None]

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 import closelook
-from closelook.jobs.config.methods import every_typed, typed
 from closelook.jobs.methods import METHODS
 from closelook.lrp_core.records.types import UserError
+from closelook.methods import parse_method, parse_methods
 
 
 def test_options_stand_behind_colons_and_methods_between_commas():
     several = "lrp, attnlrp:composite=vit,integrated_gradients:steps=25:rule=gauss_legendre"
-    entries = every_typed(several)
+    entries = parse_methods(several)
     assert [entry.name for entry in entries] == several.replace(", ", ",").split(",")
     assert entries[0] is METHODS["lrp"]
     assert entries[1].key() == METHODS["attnlrp"].configured(composite="vit").key()
@@ -20,7 +20,7 @@ def test_options_stand_behind_colons_and_methods_between_commas():
 
 
 def test_what_stands_between_brackets_belongs_to_the_value():
-    [mine, other] = every_typed("attnlrp:composite={linear: {gamma: 0.1}, softmax: zplus},random")
+    [mine, other] = parse_methods("attnlrp:composite={linear: {gamma: 0.1}, softmax: zplus},random")
     assert mine.values["composite"] == "linear gamma 0.1, softmax zplus"
     assert other.name == "random"
 
@@ -39,7 +39,7 @@ def test_what_stands_between_brackets_belongs_to_the_value():
 )
 def test_what_cannot_be_is_one_line(text, message):
     with pytest.raises(UserError) as error:
-        every_typed(text)
+        parse_methods(text)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -53,4 +53,4 @@ def test_python_takes_what_a_command_takes():
     explanation = closelook.explain("The keys to the cabinet", "are", model="demo/gpt2", method=ways)
     assert not torch.allclose(explanation["lrp"], explanation[ways[1]])
     torch.testing.assert_close(explanation[ways[1]], explanation["mine"])
-    assert typed(ways[1]).label == "LRP (composite=linear gamma 1)"
+    assert parse_method(ways[1]).label == "LRP (composite=linear gamma 1)"

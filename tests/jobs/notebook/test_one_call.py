@@ -321,7 +321,7 @@ def test_long_texts_lose_what_the_models_own_pipeline_cuts(model, ask, end, caps
 @pytest.mark.parametrize("method", ["occlusion", "kernel_shap", "atman", "value_zeroing", "integrated_gradients"])
 @pytest.mark.parametrize("asked", [{"target": "are"}, {"answer": "are old", "spans": "token"}])
 def test_methods_of_many_forwards_tell_how_far_they_are(model, tokenizer, method, asked, monkeypatch):
-    from closelook.jobs.commands import progress
+    from closelook import progress
 
     heard = []
 
@@ -339,7 +339,7 @@ def test_methods_of_many_forwards_tell_how_far_they_are(model, tokenizer, method
 @pytest.mark.parametrize("asked", [None, True])
 def test_a_notebook_without_ipywidgets_shows_no_warning_in_place_of_a_bar(asked, monkeypatch):
     """Rich draws by ipywidgets in a notebook; a warning of its own would be an error of this test."""
-    from closelook.jobs.commands import progress
+    from closelook import progress
 
     monkeypatch.setattr(progress, "_QUIET_S", 0.0)
     monkeypatch.setattr(progress, "find_spec", lambda name: None)
@@ -349,7 +349,7 @@ def test_a_notebook_without_ipywidgets_shows_no_warning_in_place_of_a_bar(asked,
 
 
 def test_the_number_of_bars_and_of_lines_on_stderr(model, tokenizer, capsys):
-    from closelook.jobs.commands import progress
+    from closelook import progress
 
     texts = [TEXT] * 5
     closelook.explain(texts, **PAIR, model=model, tokenizer=tokenizer, method="occlusion")

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from closelook import terminal
 from closelook.evaluation.schema import GENERIC, REJECT, VIEW
-from closelook.jobs.commands import terminal
 from closelook.jobs.commands.roots.audit import audit, export
 from closelook.jobs.config import RunConfig
 from closelook.jobs.stages import prepare as module

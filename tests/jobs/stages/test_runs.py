@@ -10,8 +10,8 @@ from closelook.jobs.stages.record import StageSummary
 from closelook.jobs.stages.run import JSON, recorded
 from closelook.jobs.store import Store
 from closelook.jobs.store.files import StoreError
-from closelook.jobs.versions import commit, versions
 from closelook.lrp_core.records.types import UserError
+from closelook.versions import commit, versions
 
 SECRET = "hunter2-never-to-be-seen"
 

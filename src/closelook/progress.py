@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from closelook.jobs.commands import terminal
+from closelook import terminal
 from closelook.lrp_core.device.progress import watched_by
 
 Tell = Callable[[str, int, int], None]  # called with the name of a unit, how many are done, and how many there are

@@ -30,7 +30,7 @@ def _version(package: str) -> str | None:
 
 def commit() -> str | None:
     """The git commit of the running clone, with "-dirty" if files were changed since; None if it is no clone."""
-    folder = Path(__file__).resolve().parents[1]
+    folder = Path(__file__).resolve().parents[2]
     if not (folder / ".git").exists():
         return None
     asked = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
