@@ -9,7 +9,7 @@ from pathlib import Path
 
 from closelook.jobs import verification
 from closelook.jobs.commands.listings.documents import DOCS, markdown, rewrite
-from closelook.jobs.commands.terminal import say
+from closelook.terminal import say
 
 FILE = Path(verification.__file__).with_name("architectures.csv")
 PAGE = DOCS / "models.md"
