@@ -11,7 +11,7 @@ STAMP  := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-files test-ray nightly numeric gpu lint format lowest clean
+.PHONY: help venv demo test test-files test-ray nightly numeric gpu lint format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
@@ -64,9 +64,6 @@ lint: venv  ## check style and types
 format: venv  ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-
-lowest:  ## install the lowest versions that pyproject.toml allows, apart from .venv, and run tests with them
-	$(PYTHON) .ci/lowest.py
 
 clean:  ## remove the virtual environment, caches and runs
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache runs

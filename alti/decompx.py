@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from closelook.alti.activations import ratio_of
 from closelook.alti.layers import Layer, visiting
 from closelook.alti.maps import output_weights
 from closelook.alti.planner import free_bytes
@@ -24,7 +25,6 @@ from closelook.lrp_core.parts.layers import LinearLayer, NormView, weights_of
 from closelook.lrp_core.records.explained import explained_by, relevance_of
 from closelook.lrp_core.records.types import Batch, Requests, Results, UserError
 from closelook.lrp_core.records.variants import unpadded
-from closelook.lrp_core.rules.activation import activation
 from closelook.lrp_core.views.view import ModelView
 
 _HIDDEN = 2**24  # numbers of decomposed MLP activations that are held at a time
@@ -185,7 +185,7 @@ def _shares(vectors: Tensor, bias: Tensor) -> Tensor:
 
 def _activated(vectors: Tensor, name: str) -> Tensor:
     """Vectors [..., Tk, D] times g(z)/z of their sum z, in place; g is the activation of that name."""
-    return vectors.mul_(activation(name).ratio(vectors.sum(-2, keepdim=True)))
+    return vectors.mul_(ratio_of(name)(vectors.sum(-2, keepdim=True)))
 
 
 def _normed(vectors: Tensor, norm: NormView) -> Tensor:

@@ -19,9 +19,9 @@ from closelook.alti.layers import Layer, visiting
 from closelook.alti.maps import Rollout, output_weights, pre_norm_map
 from closelook.alti.transformed import Chunk
 from closelook.lrp_core.device.precision import wide
+from closelook.lrp_core.places.heads import pool
 from closelook.lrp_core.records.explained import explained_by
 from closelook.lrp_core.records.types import Batch
-from closelook.lrp_core.rules.heads import pool
 from closelook.lrp_core.views.repeated import TOKENS_AT_ONCE
 from closelook.lrp_core.views.view import ModelView
 

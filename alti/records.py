@@ -12,7 +12,6 @@ from closelook.lrp_core.records.capabilities import (
     PLAIN_SUMS,
     POST_NORM,
     PRE_NORM,
-    RULES,
 )
 from closelook.lrp_core.records.explained import NO_CHOICE
 from closelook.lrp_core.records.option import Option
@@ -101,7 +100,7 @@ METHODS: Registry[Method] = Registry(
                 choices=("norm", "parts"),
             ),
         ),
-        needs=(ATTENTION, ONE_STACK, POST_NORM, RULES, PLAIN_MLPS),
+        needs=(ATTENTION, ONE_STACK, POST_NORM, PLAIN_MLPS),
         forwards=lambda _, tokens: 1.5 * tokens,
         order=15,
         about="every state as a sum of one vector for each input token, through all blocks and the head",

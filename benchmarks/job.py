@@ -56,10 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
 
 def config_of(root: str, rows: int, model: str, models: int = 1, workers: int = 1, **settings: Any) -> RunConfig:
     """The config of a run of `models` equal models over one task, with a few batches in a shard."""
-    one = {"id": model, "tokenizer": str(model_dir("gpt2")), "workers": [workers, workers]}
+    shared = {"id": model, "tokenizer": str(model_dir("gpt2")), "workers": [workers, workers]}
     known = {"name": "bench", "root": root, "device": "cpu", "methods": METHODS, "token_budget": 512, "shard_rows": 2}
     known["tasks"] = {"sva": {"source": "demo", "limit": rows}}
-    known["models"] = [{"name": f"model-{index}", **one} for index in range(models)]
+    known["models"] = [{"name": f"model-{index}", **shared} for index in range(models)]
     return RunConfig.model_validate(known | settings)
 
 
@@ -100,11 +100,11 @@ def overhead(bench: Bench, folder: str) -> None:
 
     connect(config_of(folder, rows, model))  # the start of Ray is not counted
     whole = interleave({str(workers): partial(timed, workers) for workers in steady}, bench.chosen.repeats, warmup=0)
-    for kind, (bare, one, two) in {"whole run": whole.values(), "steady": steady.values()}.items():
-        for name, seconds in (("bare loop", bare), ("ray, one worker", one), ("ray, two workers", two)):
+    for kind, (bare, single, double) in {"whole run": whole.values(), "steady": steady.values()}.items():
+        for name, seconds in (("bare loop", bare), ("ray, one worker", single), ("ray, two workers", double)):
             bench.row(what=kind, method=name, seconds=summary(seconds))
-        bench.paired(f"ray over bare loop, {kind}", (one, bare), 1.1)
-        bench.paired(f"two workers over one, {kind}", (one, two), 1.0, "higher", cores=os.cpu_count())
+        bench.paired(f"ray over bare loop, {kind}", (single, bare), 1.1)
+        bench.paired(f"two workers over one, {kind}", (single, double), 1.0, "higher", cores=os.cpu_count())
 
 
 def steady_s(store: Store) -> float:

@@ -1,32 +1,31 @@
 """`closelook bench lrp`: the cost of gradient-based methods and of NormXLogit, with targets.
 
 Models have random weights and the shapes of real ones. `table_8` is Close Look's, on samples as long as those of sva;
-`table_4` is NormXLogit's tables 4 and 5. The other parts compare peak memory, explanations that share passes, batches,
-and NormXLogit with bare passes of the model. A vision transformer explains images under
+`table_4` is NormXLogit's tables 4 and 5. The other parts compare peak memory, explanations that share passes, and
+NormXLogit with bare passes of the model. A vision transformer explains images under
 composites of rules. Runs without Ray, on a CPU or a GPU.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 import torch
 
 from benchmarks.harness import GIB, Bench, Options, Runs, interleave, peak_bytes, positive
-from benchmarks.models import alone, drawn, forward, geometry_of, random_sample, rows_like_sva, sva_like, title_of
+from benchmarks.models import alone, drawn, forward, geometry_of, random_sample, sva_like, title_of
 from closelook.jobs.bench.record import seconds_of, summary
 from closelook.jobs.bench.table_8 import once
 from closelook.jobs.bench.table_8 import table_8 as measure_table_8
 from closelook.jobs.methods import METHODS
 from closelook.lrp_core import Batch, ModelView, Request
-from closelook.lrp_core.methods.gradients import READINGS, explain_many
+from closelook.lrp_core.methods.gradients import READINGS, explain_many, forward_pass
+from closelook.lrp_core.operations.forward import pieces_of
 from closelook.lrp_core.records.explained import CONTRASTIVE
 from closelook.lrp_core.rules import ATTNLRP, Composite, changed
 from closelook.lrp_core.rules.composite import EPSILON, OF_ATTNLRP, VIT
-from closelook.lrp_core.rules.scope import rules_on
 from closelook.lrp_core.verification.samples import random_rows
 
 _LARGE = (
@@ -101,28 +100,6 @@ def sharing(bench: Bench, view: ModelView) -> None:
     bench.paired("all explanations together / apart", seconds, 0.5)
 
 
-def batching(bench: Bench, view: ModelView) -> None:
-    """Measure the samples a second of attnlrp in batches of samples of similar length, against batch size 1."""
-    size = 16 if bench.quick else 64
-    rows = rows_like_sva(view, 4 * size)
-    by_length = sorted(rows, key=lambda row: len(row["input_ids"]))
-    buckets = [Batch.collate(by_length[start : start + size], 0) for start in range(0, len(rows), size)]
-    single = [alone(row) for row in random.Random(0).sample(rows, size // 2)]
-
-    def explain(batches: Sequence[Batch]) -> None:
-        for batch in batches:
-            explain_many(view, batch, [Request("attnlrp")])
-
-    def per_sample_s(batches: Sequence[Batch]) -> float:
-        return seconds_of(partial(explain, batches)) / sum(map(len, batches))
-
-    runs = {"one": partial(per_sample_s, single), "bucketed": partial(per_sample_s, buckets)}
-    seconds = interleave(runs, repeats=3)
-    bench.row(part="batching", batch=size, samples_per_s=1 / summary(seconds["bucketed"])["median"])
-    target = 20.0 if bench.chosen.on_gpu else 2.5
-    bench.paired("bucketed / batch 1 throughput", seconds.values(), target, "higher")
-
-
 def normxlogit(bench: Bench, view: ModelView) -> None:
     """Time NormXLogit of target and foil against a forward pass."""
     batch = random_sample(view, 32 if bench.quick else 128)
@@ -173,10 +150,15 @@ def composites(bench: Bench, view: ModelView) -> None:
 
 def _backward_s(view: ModelView, batch: Batch, composite: Composite | None) -> float:
     """Seconds of a backward pass from the logit difference to tokens and pixels; without rules for None."""
-    with torch.enable_grad(), nullcontext() if composite is None else rules_on(view, [composite]):
-        traced = view.traced(batch)
-        explained = CONTRASTIVE.of(view.logits(view.hidden(batch, traced.token), batch)).sum()
-        return seconds_of(partial(torch.autograd.grad, explained, (traced.token, traced.pixels)))
+    with torch.enable_grad():
+        if composite is None:
+            pixels = view.source(batch).requires_grad_()
+            token = view.tokens(replace(batch, pixel_values=pixels))
+            explained = CONTRASTIVE.of(view.logits(view.hidden(batch, token), batch)).sum()
+            return seconds_of(partial(torch.autograd.grad, explained, (token, pixels)))
+        (piece,) = pieces_of(view, batch, len(batch))
+        forward = forward_pass(view, piece, [CONTRASTIVE.name], [composite])
+        return seconds_of(partial(forward.gradients, forward.output[CONTRASTIVE.name], composite, keep=False))
 
 
 #: A new part is a function of the benchmark and a model, and one line here.
@@ -184,10 +166,9 @@ TEXT_PARTS: Mapping[str, Callable[[Bench, ModelView], None]] = {
     "table_8": table_8,
     "memory": memory,
     "sharing": sharing,
-    "batching": batching,
     "normxlogit": normxlogit,
     "table_4": table_4,
 }
-MANY_PASSES = ("sharing", "batching")
+MANY_PASSES = ("sharing",)
 IMAGE_PARTS: Mapping[str, Callable[[Bench, ModelView], None]] = {"composites": composites}
 PARTS = (*TEXT_PARTS, *IMAGE_PARTS)

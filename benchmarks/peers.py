@@ -1,6 +1,6 @@
 """`closelook bench peers`: the speed of closelook.explain and of other packages on the same texts, on a CPU.
 
-Each package runs in the Python that --captum, --inseq or --lxt names, which has it installed; without that option it is
+Each package runs in the Python that --captum or --lxt names, which has it installed; without that option it is
 left out. Models have random weights, the same in all processes, and the shapes of GPT-2 and of BERT as a classifier of
 two labels. Texts are explained by a method that both packages have (gradient x input; with lxt AttnLRP), and relevance
 must be equal. Packages take turns. closelook chooses its own batches, and of the other packages the best of a few
@@ -47,7 +47,6 @@ _FIELDS = ("num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_siz
 #: relevance, and the geometries that they explain.
 PEERS: dict[str, tuple[str, float, tuple[str, ...]]] = {
     "captum": ("gradient_x_input", 1e-4, ("gpt2", "bert-base")),
-    "inseq": ("gradient_x_input", 1e-4, ("gpt2",)),
     "lxt": ("attnlrp", 1e-3, ("gpt2", "bert-base")),
 }
 

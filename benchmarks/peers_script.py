@@ -1,4 +1,4 @@
-"""A script that times how Captum, Inseq or lxt explain texts by their own functions, for `closelook bench peers`.
+"""A script that times how Captum or lxt explain texts by their own functions, for `closelook bench peers`.
 
 It runs in the environment of the peer and imports only torch, transformers, tokenizers, safetensors and the peer. It
 reads a JSON object from stdin, with the model to build and the texts, and prints the answer as JSON. Seconds are
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -122,31 +122,7 @@ def lxt(order: dict[str, Any]) -> Explain:
     return explain
 
 
-def inseq(order: dict[str, Any]) -> Explain:
-    """Inseq's input_x_gradient for the next token, by its function `attribute`."""
-    import inseq as package
-
-    model, tokenizer = build(order), read(order)
-    wrapped = package.load_model(model, "input_x_gradient", tokenizer=tokenizer)
-
-    def explain(texts: list[str], targets: list[int]) -> list[list[float]]:
-        words = [tokenizer.decode([target]) for target in targets]
-        generated = [f"{text}{word}" for text, word in zip(texts, words, strict=True)]
-        out = wrapped.attribute(texts, generated, attributed_fn="logit", batch_size=len(texts), show_progress=False)
-        return list(_first_steps(out.sequence_attributions))
-
-    return explain
-
-
-def _first_steps(sequences: Any) -> Iterator[list[float]]:
-    """For each text, the relevance of its tokens for the first generated token, summed over embeddings."""
-    for sequence in sequences:
-        step = sequence.target_attributions[:, 0]
-        step = step.sum(-1) if step.ndim == 2 else step
-        yield step[: sequence.attr_pos_start].tolist()
-
-
-PEERS: dict[str, Callable[[dict[str, Any]], Explain]] = {"captum": captum, "inseq": inseq, "lxt": lxt}
+PEERS: dict[str, Callable[[dict[str, Any]], Explain]] = {"captum": captum, "lxt": lxt}
 
 if __name__ == "__main__":
     main()

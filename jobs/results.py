@@ -100,7 +100,7 @@ class Run:
         return _in_form(tested.means(self.tests), form)
 
     def differences(self, form: Form = "pandas") -> Any:
-        """Differences between the means of every pair of methods, with intervals and p values after Holm."""
+        """Differences between the means of every pair of methods, with intervals and p values for all pairs."""
         from closelook.jobs import tested
 
         return _in_form(tested.differences(self.tests), form)

@@ -129,7 +129,7 @@ def of_scores(every: Iterable[Tested]) -> dict[tuple[str, ...], Row]:
 
 
 def differences(every: Iterable[Tested]) -> pa.Table:
-    """Schema DIFFERENCES: for each metric and pair of methods, the first's mean minus the other's, interval, p (Holm).
+    """Schema DIFFERENCES: for each metric and pair of methods, the first's mean minus the other's, interval, p.
 
     `smallest` is the smallest difference that these samples would detect with a probability of 80 %.
     """

@@ -14,7 +14,7 @@ import pytest
 #: Published data and trained models that cannot be in the repository; by default beside it.
 SHARED = Path(os.environ.get("CLOSELOOK_SHARED", Path(__file__).parents[2] / "shared"))
 PACKAGES = ("inseq", "lxt", "triton")
-OF_DEV = ("captum", "moto")  # which `make venv` brings, and `make lowest` does not
+OF_DEV = ("captum", "moto")  # which `make venv` brings
 
 
 def programs(package: str, *names: str) -> list[str]:

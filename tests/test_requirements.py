@@ -1,7 +1,6 @@
-"""The packages of an installation, their size, and the versions that `make lowest` installs."""
+"""The packages of an installation, and their size."""
 
 import re
-import runpy
 import tomllib
 from importlib.metadata import distribution
 from pathlib import Path
@@ -49,14 +48,3 @@ def test_the_readmes_sizes_are_those_of_the_installed_packages():
     most = [*least, *PROJECT["optional-dependencies"]["run"], *PROJECT["optional-dependencies"]["annotate"]]
     measured = [megabytes(installed_by(requirements)) for requirements in (least, most)]
     assert measured == pytest.approx([int(size) for size in stated.groups()], rel=0.1)
-
-
-def test_the_lowest_versions_are_those_of_every_requirement():
-    pins = runpy.run_path(str(ROOT / ".ci" / "lowest.py"))["lowest"](PROJECT["dependencies"])
-    for requirement in map(Requirement, PROJECT["dependencies"]):
-        pin = Requirement(pins[requirement.name])
-        (bound,) = requirement.specifier
-        assert str(pin.specifier) == f"=={bound.version}"
-        assert pin.extras == requirement.extras
-    with pytest.raises(SystemExit, match="torch has no lower bound"):
-        runpy.run_path(str(ROOT / ".ci" / "lowest.py"))["lowest"](["torch"])

@@ -166,7 +166,7 @@ def reading(name: str, recipe: Recipe) -> Lesson:
     generator, rng = torch.Generator().manual_seed(recipe.seed), random.Random(recipe.seed)
 
     def losses() -> dict[str, Tensor]:
-        several = [with_questions(one, rng) for one in sampled(pool, recipe, generator)]
+        several = [with_questions(draw, rng) for draw in sampled(pool, recipe, generator)]
         inputs = tokenizer(
             [text for text, _ in several], padding=True, return_offsets_mapping=True, return_tensors="pt"
         )
@@ -197,10 +197,10 @@ def with_questions(of: Reading, rng: random.Random) -> tuple[str, list[tuple[int
     order = rng.sample(range(len(of.facts)), min(4, len(of.facts)))
     text, spans = "", []
     for asked in [of.asked, *((at,) for at in order if at not in of.asked)]:
-        one = replace(of, asked=asked)
-        text += one.prompt if not text else one.prompt[one.prompt.index(" Question:") :]
-        spans.append((len(text), len(text) + len(one.answer)))
-        text += one.answer
+        question = replace(of, asked=asked)
+        text += question.prompt[question.prompt.index(" Question:") :] if text else question.prompt
+        spans.append((len(text), len(text) + len(question.answer)))
+        text += question.answer
     return text, spans
 
 
@@ -246,8 +246,8 @@ def let_words_find_their_like(model: PreTrainedModel) -> None:
 def hidden(draw: Judged, mask: str, rng: random.Random) -> Judged:
     """The draw with 15 % of the words without influence on its label masked, so that a mask tells nothing about it."""
     starts = {start for start, _ in draw.evidence}
-    found = re.finditer(r"\w+", draw.text)
-    spans = [word.span() for word in found if word.start() not in starts and rng.random() < 0.15]
+    words = re.finditer(r"\w+", draw.text)
+    spans = [word.span() for word in words if word.start() not in starts and rng.random() < 0.15]
     text = draw.text
     for start, end in reversed(spans):
         text = text[:start] + mask + text[end:]
@@ -273,7 +273,7 @@ def head_logits(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, seve
 def seeing(name: str, recipe: Recipe) -> Lesson:
     """A vision transformer that names generated shapes. Missing patches, 10 % of all, tell nothing of the label."""
     seen = list(islice(shapes(recipe.seed, "train"), recipe.pool))
-    pixels, labels = np.stack([one.pixels for one in seen]), np.array([one.label for one in seen])
+    pixels, labels = np.stack([draw.pixels for draw in seen]), np.array([draw.label for draw in seen])
     return pictures(pixels, labels, lexicon.SHAPES, recipe, missing=0.1, shift=0, mean=0.5)
 
 
@@ -323,7 +323,7 @@ def pictures(
     generator = torch.Generator().manual_seed(recipe.seed)
 
     def values(images: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.stack([preprocessing.values(one) for one in images]))
+        return torch.from_numpy(np.stack([preprocessing.values(image) for image in images]))
 
     def losses() -> dict[str, Tensor]:
         chosen = torch.randint(len(pixels), (recipe.batch,), generator=generator).numpy()

@@ -40,25 +40,15 @@ def lds(relevance: np.ndarray, kept: np.ndarray, worth: np.ndarray) -> float:
     The kept relevance of a mask is the sum of `relevance` [n] over the units that it keeps; `kept` [J, n] are the
     judging masks, `worth` [J] their worths. 0 if the kept relevance is the same for all masks. NaN if the worth is the
     same for all up to rounding, and for fewer than FEWEST units or two masks.
-
-    >>> kept = np.array([[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1]], bool)
-    >>> lds(np.array([2.0, 1.0, 0.0, 0.0]), kept, np.array([0.5, 0.9, 0.1]))
-    1.0
     """
     if len(relevance) < FEWEST or len(worth) < 2:
         return NAN
-    of_worth = _centred(ranks_of(worth))
-    if not of_worth.any():
+    of_worth = ranks_of(worth)
+    if not np.ptp(of_worth):
         return NAN
     size = np.abs(relevance).sum()
-    predicted = _centred(rankdata(np.round(kept @ (relevance / size), _DIGITS))) if size else np.zeros(len(kept))
-    spread = np.sqrt((predicted @ predicted) * (of_worth @ of_worth))
-    return float(predicted @ of_worth / spread) if spread else 0.0
-
-
-def _centred(ranks: np.ndarray) -> np.ndarray:
-    """`ranks` [J] minus their mean."""
-    return ranks - ranks.mean()
+    predicted = np.round(kept @ (relevance / (size or 1.0)), _DIGITS)
+    return float(np.corrcoef(rankdata(predicted), of_worth)[0, 1]) if np.ptp(predicted) else 0.0
 
 
 def infidelity(relevance: np.ndarray, kept: np.ndarray, worth: np.ndarray, full: float) -> float:
@@ -67,10 +57,6 @@ def infidelity(relevance: np.ndarray, kept: np.ndarray, worth: np.ndarray, full:
     x [J] is the sum of `relevance` [n] over the units that a mask removes, d [J] the worth of the `full` prompt minus
     the mask's `worth`; `kept` [J, n] are the masks. The factor b >= 0 is the one that makes the error smallest. 1 if x
     is 0 for all masks; NaN if d is.
-
-    >>> kept = ~np.eye(2, dtype=bool)
-    >>> infidelity(np.array([2.0, 4.0]), kept, np.array([9.0, 8.0]), 10.0)
-    0.0
     """
     return error_after_scaling((~kept).astype(np.float64) @ relevance, full - worth)
 

@@ -130,10 +130,10 @@ def judgement_of(
     for (variant, name), by_sample in values.items():
         columns[variant, name] = np.array([by_sample.get(sample, np.nan) for sample in ids])
         summaries[variant, name] = summarise(columns[variant, name], drawn, MEASURES[name].bounds)
-    own, comparisons = _own(counts), {}
+    variants, comparisons = _own(counts), {}
     for name in MEASURES:
-        stacked = np.stack([MEASURES[name].scale * columns[variant, name] for variant in own], axis=1)  # [N, V]
-        compared = paired(stacked[..., None], tuple(map(key_of, own)), (name,), drawn)
+        stacked = np.stack([MEASURES[name].scale * columns[variant, name] for variant in variants], axis=1)  # [N, V]
+        compared = paired(stacked[..., None], tuple(map(key_of, variants)), (name,), drawn)
         if compared is not None:
             comparisons[name] = compared
     leading = {variant: columns[variant, LEAD] for variant in counts}

@@ -55,4 +55,4 @@ def removed(
     """
     whole = Prompt.of(row["prompt"], {"turns": None if row["turns"] is None else json.loads(row["turns"])})
     texts = [written(whole.without(row["unit_spans"], mask), tokenizer) for mask in kept]
-    return [encoding.ids for encoding in encoded(texts, tokenizer, open_ended)]
+    return [encoded(text, tokenizer, open_ended).ids for text in texts]

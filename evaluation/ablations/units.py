@@ -19,11 +19,7 @@ POOLS: Mapping[str, Callable[[np.ndarray], float]] = {"sum": np.sum, "mean": np.
 
 
 def of_units(tokens: np.ndarray, units: np.ndarray, count: int, pool: str = "sum") -> np.ndarray:
-    """The relevance [n] of `count` units from that of `tokens` [T]; `units` [T] are their units, negative for none.
-
-    >>> of_units(np.array([1.0, 2.0, 4.0]), np.array([0, 0, -1]), 1).tolist()
-    [3.0]
-    """
+    """The relevance [n] of `count` units from that of `tokens` [T]; `units` [T] are their units, negative for none."""
     return np.array([POOLS[pool](tokens[units == unit]) for unit in range(count)], float)
 
 

@@ -26,45 +26,20 @@ Audit = Mapping[str, Mapping[str, Mapping[str, Any]]]  # figures by task and tok
 GENERIC_COLUMNS = ["sample_id", "meta"]
 VIEW_COLUMNS = ["sample_id", "length", "evidence_mask", "special_mask", "scope_mask"]
 _AGREES = {True: "yes", False: "no", None: "unknown"}
-_HEADINGS = (
-    "task",
-    "tokenizer",
-    "rows in",
-    "accepted",
-    "rejected",
-    "length min/mean/max",
-    "evidence %",
-    "paper %",
-    "number agrees %",
-    "attractors: samples",
-)
-_PART_HEADINGS = (
-    "task",
-    "part",
-    "rows in",
-    "samples",
-    "samples %",
-    "tokenizer",
-    "accepted",
-    "length mean",
-    "evidence %",
-)
 
 
 def of_samples(tables: Iterable[pa.Table]) -> dict[str, Any]:
     """Figures of generic samples, from their shards, `tables` of GENERIC_COLUMNS.
 
-    `annotators` counts samples by annotator, `attractors` by the number of attractors. `agrees` counts annotated
+    `attractors` counts samples by the number of attractors, `agrees` annotated
     samples by whether evidence and target agree in number ("yes", "no", "unknown"); `agreement` is the percentage of
     "yes", None without annotated samples.
     """
     notes = [json.loads(text) for table in tables for text in table["meta"].to_pylist()]
     annotated = [meta for meta in notes if "annotator" in meta]
-    annotators = Counter(meta["annotator"] for meta in annotated)
     agrees = Counter(_AGREES[meta["agrees"]] for meta in annotated)
     attractors = Counter(str(meta["attractors"]) for meta in notes if "attractors" in meta)
     return {
-        "annotators": dict(annotators),
         "agreement": 100 * agrees["yes"] / agrees.total() if agrees else None,
         "agrees": dict(agrees),
         "attractors": dict(sorted(attractors.items())),
@@ -142,22 +117,38 @@ def of_parts(
 
 def table(audit: Audit) -> list[str]:
     """The audit, {task: {tokenizer: figures}}, as the lines of a Markdown table; a table of parts follows it."""
-    rows: list[tuple[str, ...]] = [_HEADINGS]
-    part_rows: list[tuple[str, ...]] = [_PART_HEADINGS]
+    rows, part_rows = [], []
     for task, tokenizer, figures in _each(audit):
-        lengths = (figures["length_min"], _number(figures["length_mean"]), figures["length_max"])
-        length = " / ".join(map(str, lengths)) if figures["accepted"] else ""
-        counts = (figures["rows_in"], figures["accepted"], sum(figures["rejects"].values()))
-        attractors = ", ".join(f"{count}: {n}" for count, n in figures["attractors"].items())
-        shares = (_number(figures["evidence_share"]), figures["paper_share"] or "", _number(figures["agreement"]))
-        rows.append((task, tokenizer, *map(str, counts), length, *shares, attractors))
+        lengths = (figures["length_min"], figures["length_mean"], figures["length_max"])
+        rows.append(
+            {
+                "task": task,
+                "tokenizer": tokenizer,
+                "rows in": figures["rows_in"],
+                "accepted": figures["accepted"],
+                "rejected": sum(figures["rejects"].values()),
+                "length min/mean/max": " / ".join(map(_cell, lengths)) if figures["accepted"] else "",
+                "evidence %": figures["evidence_share"],
+                "paper %": figures["paper_share"],
+                "number agrees %": figures["agreement"],
+                "attractors: samples": ", ".join(f"{count}: {n}" for count, n in figures["attractors"].items()),
+            }
+        )
         for part, of_part in figures.get("parts", {}).items():
-            rows_in, samples = of_part["rows_in"], of_part["samples"]
-            share = _number(100 * samples / rows_in if rows_in else None)
-            means = (_number(of_part["length_mean"]), _number(of_part["evidence_share"]))
-            shown = (str(rows_in or ""), str(samples), share, tokenizer, str(of_part["accepted"]))
-            part_rows.append((task, part, *shown, *means))
-    return _aligned(rows) + (["", *_aligned(part_rows)] if len(part_rows) > 1 else [])
+            part_rows.append(
+                {
+                    "task": task,
+                    "part": part,
+                    "rows in": of_part["rows_in"],
+                    "samples": of_part["samples"],
+                    "samples %": 100 * of_part["samples"] / of_part["rows_in"] if of_part["rows_in"] else None,
+                    "tokenizer": tokenizer,
+                    "accepted": of_part["accepted"],
+                    "length mean": of_part["length_mean"],
+                    "evidence %": of_part["evidence_share"],
+                }
+            )
+    return _aligned(rows) + ([""] if part_rows else []) + _aligned(part_rows)
 
 
 def _each(audit: Audit) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
@@ -167,11 +158,21 @@ def _each(audit: Audit) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
             yield task, tokenizer, figures
 
 
-def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
-    """The lines of a Markdown table with aligned columns; the first of `rows` are the headings."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [rows[0], tuple("-" * width for width in widths), *rows[1:]]
-    return [f"| {' | '.join(map(str.ljust, row, widths))} |" for row in lines]
+def _aligned(rows: Sequence[Mapping[str, object]]) -> list[str]:
+    """The lines of a Markdown table with aligned columns; the keys of each row are the headings. None without rows."""
+    if not rows:
+        return []
+    cells = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["-" * width for width in widths])
+    return [f"| {' | '.join(map(str.ljust, line, widths))} |" for line in cells]
+
+
+def _cell(value: object) -> str:
+    """A number as text, with one decimal if it is no whole number; "" for None."""
+    if value is None:
+        return ""
+    return f"{value:.1f}" if isinstance(value, float) else str(value)
 
 
 def reasons(audit: Audit) -> list[str]:
@@ -188,11 +189,6 @@ def rejected(rejects: Mapping[str, int]) -> str:
     counts = Counter(rejects)
     listed = ", ".join(f"{n} {reason}" for reason, n in counts.most_common())
     return f"{counts.total()} rejected" + (f" ({listed})" if listed else "")
-
-
-def _number(value: float | None) -> str:
-    """The number with one decimal; "" for None."""
-    return "" if value is None else f"{value:.1f}"
 
 
 def marked(row: Row, colours: bool) -> Text:

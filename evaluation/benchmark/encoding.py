@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from closelook.evaluation.benchmark.samples import UNSPACED_LETTERS, Malformed
+from closelook.evaluation.benchmark.samples import UNSPACED_LETTERS, Malformed, Row
 from closelook.lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
@@ -44,6 +44,11 @@ class Encoding:
         """The encoding without special tokens after the last ordinary one, for models that continue a text."""
         ordinary = (~self.special).nonzero()[0]
         return self._only(np.arange(ordinary[-1] + 1 if len(ordinary) else 0))
+
+    def followed_by(self, ids: Sequence[int]) -> Encoding:
+        """The encoding of a single text with further ordinary tokens behind it, which cover none of its characters."""
+        offsets, special = np.zeros((len(ids), 2), np.int32), np.zeros(len(ids), bool)
+        return Encoding([*self.ids, *ids], np.concatenate([self.offsets, offsets]), np.append(self.special, special))
 
     def without_second_opening(self) -> Encoding:
         """The encoding with its opening token once, where both the template and the text begin with it."""
@@ -120,6 +125,35 @@ def encode(
     return encodings
 
 
+def view_row(
+    row: Row,
+    encoding: Encoding,
+    position: int,
+    *,
+    target: int | None,
+    foil: int | None = None,
+    evidence: np.ndarray | None = None,
+    scope: np.ndarray | None = None,
+    **more: Any,
+) -> Row:
+    """A row of the view schema: the sample `row` as the tokens of its encoding [T], with masks [T].
+
+    The model predicts `target`, against `foil`, at `position`; `more` are further columns.
+    """
+    return {
+        "sample_id": row["sample_id"],
+        "input_ids": encoding.ids,
+        "position": position,
+        "target_id": target,
+        "foil_id": foil,
+        "evidence_mask": None if evidence is None else evidence.tolist(),
+        "special_mask": encoding.special.tolist(),
+        "scope_mask": None if scope is None else scope.tolist(),
+        "length": len(encoding),
+        **more,
+    }
+
+
 def with_specials(encoding: Encoding, tokenizer: PreTrainedTokenizerBase) -> Encoding:
     """`encoding` with special tokens marked that stand in the text itself, as chat templates write them."""
     special = np.isin(encoding.ids, tokenizer.all_special_ids)
@@ -170,49 +204,30 @@ def has_spaces(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 class Pieces:
-    """The text of each token of a tokenizer; texts that were decoded once are kept."""
+    """The text of each token of a tokenizer; what was decoded once is kept."""
 
     def __init__(self, tokenizer: Any) -> None:
         """`tokenizer` is one of transformers."""
         self.tokenizer = tokenizer
-        self._alone: dict[int, str] = {}
-        self._behind: dict[tuple[int, int], str] = {}  # by (token before, token)
-        self._usual: dict[int, str] = {}  # a guess, by token: its text after a token that it followed earlier
+        self._texts: dict[tuple[int, ...], str] = {}
 
     def of(self, ids: Sequence[int]) -> list[str]:
         """The text of each token; the first token of a word includes the space before it, for every tokenizer.
 
-        Tokens have the text that they had earlier; only if these do not join to the decoded text is each decoded again.
+        It is what the token adds to the text of the token before it, or its text by itself if both together spell other
+        characters.
         """
-        ids = list(ids)
-        first, pairs = [self._text(token) for token in ids[:1]], list(pairwise(ids))
-        texts = first + [self._usual_text(*pair) for pair in pairs]
-        if "".join(texts) == self.tokenizer.decode(ids):
-            return texts
-        # The text depends on the token before: a character spans tokens, or a space follows only some tokens.
-        behind = {pair: self._text_behind(*pair) for pair in pairs}
-        self._usual |= {token: text for (_, token), text in behind.items()}
-        return first + [behind[pair] for pair in pairs]
+        return [self._decoded(token) for token in ids[:1]] + [self._behind(*pair) for pair in pairwise(ids)]
 
-    def _text(self, token: int) -> str:
-        """The text of a token by itself."""
-        if token not in self._alone:
-            self._alone[token] = self.tokenizer.decode([token])
-        return self._alone[token]
+    def _decoded(self, *ids: int) -> str:
+        if ids not in self._texts:
+            self._texts[ids] = self.tokenizer.decode(list(ids))
+        return self._texts[ids]
 
-    def _usual_text(self, before: int, token: int) -> str:
-        """The text that the token had earlier, after whatever token; else its text after `before`."""
-        text = self._usual.get(token)
-        return self._text_behind(before, token) if text is None else text
-
-    def _text_behind(self, before: int, token: int) -> str:
-        """The text of `token` after `before`; its text by itself where both together spell other characters."""
-        pair = before, token
-        if pair not in self._behind:
-            together, first = self.tokenizer.decode(list(pair)), self._text(before)
-            self._behind[pair] = together[len(first) :] if together.startswith(first) else self._text(token)
-            self._usual.setdefault(token, self._behind[pair])
-        return self._behind[pair]
+    def _behind(self, before: int, token: int) -> str:
+        """The text of `token` after `before`."""
+        first, together = self._decoded(before), self._decoded(before, token)
+        return together[len(first) :] if together.startswith(first) else self._decoded(token)
 
 
 def pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
@@ -290,13 +305,13 @@ def words(
             groups.append([at])
         else:
             groups[-1].append(at)
-    found = []
+    split = []
     for group in groups:
         for run in _without_spaces(group, texts, segmenter):
             for part in _without_punctuation(run, texts):
                 tokens = part if joined is None else [token for at in part for token in joined[at].tokens]
-                found.append(Word(tokens, "".join(texts[at] for at in part)))
-    return found
+                split.append(Word(tokens, "".join(texts[at] for at in part)))
+    return split
 
 
 def _without_spaces(group: list[int], texts: Sequence[str], segmenter: Segmenter | None) -> Iterator[list[int]]:

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from closelook.evaluation.benchmark.samples import Malformed, Row, rejecting, sample, view_row
+from closelook.evaluation.benchmark.encoding import Encoding, view_row
+from closelook.evaluation.benchmark.samples import Malformed, Row, rejecting, sample
 from closelook.lrp_core.records.types import UserError
 
 SETTINGS = "preprocessor_config.json"  # the file of a checkpoint that says how images are prepared
@@ -283,10 +284,10 @@ def view_of(row: Row, preprocessing: Preprocessing) -> Row:
         covered = preprocessing.covered(row["regions"], image.size)
         if not covered.any():
             raise Malformed("no patch has evidence", "the regions lie where the image is cropped")
-        evidence = covered.tolist()
-    special = [True] + [False] * (tokens - 1)
+        evidence = covered
+    patches = Encoding([0] * tokens, np.zeros((tokens, 2), np.int32), np.arange(tokens) == 0)
     shown = {"label": row["label"], "pixels": pixels.tobytes()}
-    return view_row(row, [0] * tokens, special, 0, target=None, evidence=evidence, **shown)
+    return view_row(row, patches, 0, target=None, evidence=evidence, **shown)
 
 
 def pixels_of(view: Mapping[str, Any], preprocessing: Preprocessing) -> np.ndarray:

@@ -89,11 +89,7 @@ def survey(origin: Origin, part: str | None = None, fields: Wanted | None = None
         if fields is not None and fields.output != "token" and row["label"] is None and row["score"] is None:
             unlabelled.add(name)
     if not hashes:
-        rejected = "it has no rows"
-        if first:
-            why = ": ".join(filter(None, (first["reason"], first["detail"])))
-            rejected = f"the first at {first['where']}: {why}"
-        raise UserError(f"no usable row in the {origin.source} source of task {origin.task}; {rejected}")
+        raise _without_samples(origin, first)
     drawn = sorted(hashes)[: origin.limit]
     hashed = [*(sample_id + hashes[sample_id] for sample_id in drawn), *sorted(rejects)]
     digest = hashlib.sha256("".join(hashed).encode()).hexdigest()
@@ -109,6 +105,15 @@ def survey(origin: Origin, part: str | None = None, fields: Wanted | None = None
         repeated=repeated,
         unlabelled=len(unlabelled.intersection(drawn)),
     )
+
+
+def _without_samples(origin: Origin, first: Row | None) -> UserError:
+    """The error of a source without a sample; `first` is its first reject, if it has one."""
+    rejected = "it has no rows"
+    if first:
+        why = ": ".join(filter(None, (first["reason"], first["detail"])))
+        rejected = f"the first at {first['where']}: {why}"
+    return UserError(f"no usable row in the {origin.source} source of task {origin.task}; {rejected}")
 
 
 def _beside_id(row: Row) -> list[object]:

@@ -134,36 +134,6 @@ def meta_of(row: Row) -> dict[str, Any]:
     return meta
 
 
-def view_row(
-    row: Row,
-    ids: Sequence[int],
-    special: Sequence[bool],
-    position: int,
-    *,
-    target: int | None,
-    foil: int | None = None,
-    evidence: Sequence[bool] | None = None,
-    scope: Sequence[bool] | None = None,
-    **more: Any,
-) -> Row:
-    """A row of the view schema: the sample `row` as token `ids` [T], with masks [T].
-
-    The model predicts `target`, against `foil`, at `position`; `more` are further columns.
-    """
-    return {
-        "sample_id": row["sample_id"],
-        "input_ids": ids,
-        "position": position,
-        "target_id": target,
-        "foil_id": foil,
-        "evidence_mask": evidence,
-        "special_mask": special,
-        "scope_mask": scope,
-        "length": len(ids),
-        **more,
-    }
-
-
 def with_evidence(row: Row, evidence: Sequence[Span], **meta: Any) -> Row:
     """`row` with its evidence and what the annotator noted. Raises Malformed for a span outside the text."""
     for span in evidence:

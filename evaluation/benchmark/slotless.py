@@ -5,14 +5,11 @@ The latter predict the next token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import groupby
-
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from closelook.evaluation.benchmark.encoding import Encoding, encode
-from closelook.evaluation.benchmark.samples import Beginning, Malformed, Row, rejecting, view_row
+from closelook.evaluation.benchmark.encoding import Encoding, encode, view_row
+from closelook.evaluation.benchmark.samples import Beginning, Malformed, Row
 from closelook.lrp_core.records.kinds import Kind
 
 TOO_LONG = "too long"  # why a text is rejected that does not fit the model
@@ -26,68 +23,43 @@ def separates(tokenizer: PreTrainedTokenizerBase) -> bool:
     return len(first) > 0 and len(second) > 0 and bool(second[0] > first[-1] + 1)
 
 
-def read_whole(
-    rows: Sequence[Row],
-    tokenizer: PreTrainedTokenizerBase,
-    kind: Kind,
-    max_length: int,
-    truncate: bool,
-    rejects: list[Row],
-) -> list[Row]:
-    """View rows of generic rows without a slot; rows that cannot become a view are appended to `rejects`.
+def read_whole(row: Row, tokenizer: PreTrainedTokenizerBase, kind: Kind, max_length: int, truncate: bool) -> Row:
+    """The view row of a text, or of a pair, without a slot.
 
     A classifier's predicted label is explained, so that `target_id` is None; of a regressor it is 0, its only output. A
-    text of more than `max_length` tokens is rejected, or, with `truncate`, loses tokens at its end, of a pair the
-    longer text.
+    text of more than `max_length` tokens, with `truncate`, loses tokens at its end, of a pair the longer text; `cut` is
+    their number. Raises Malformed for a text that is too long otherwise, for a pair that the tokenizer would join, and
+    if no token of the text, or of its evidence, is left.
     """
-    views = []
-    for paired, group in groupby(rows, lambda row: row["second"] is not None):
-        alike = list(group)
-        apart = not paired or separates(tokenizer)
-        for row, whole in zip(alike, _encodings(alike, paired, tokenizer), strict=True):
-            with rejecting(rejects, "view", sample_id=row["sample_id"]):
-                if not apart:
-                    raise Malformed("the tokenizer puts nothing between two texts", "a pair would be read as one text")
-                encoding, cut = whole, None
-                if len(whole) > max_length:
-                    if not truncate:
-                        raise Malformed(TOO_LONG, f"{len(whole)} tokens, the model takes {max_length}")
-                    [encoding] = _encodings([row], paired, tokenizer, max_length)
-                    cut = len(whole) - len(encoding)
-                views.append(_whole_view(row, encoding, kind, cut))
-    return views
-
-
-def _encodings(
-    rows: Sequence[Row], paired: bool, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None
-) -> list[Encoding]:
-    """The encodings of the rows' texts or, if `paired`, of their pairs, cut to `max_length` tokens unless None."""
-    seconds = [row["second"] for row in rows] if paired else None
-    return encode(tokenizer, [row["text"] for row in rows], seconds=seconds, max_length=max_length)
-
-
-def _whole_view(row: Row, encoding: Encoding, kind: Kind, cut: int | None) -> Row:
-    """The view row of an encoded row; `cut` is the number of tokens that the text lost, None if it was not cut.
-
-    Raises Malformed if no token of the text, or of its evidence, is left.
-    """
+    seconds = None if row["second"] is None else [row["second"]]
+    if seconds is not None and not separates(tokenizer):
+        raise Malformed("the tokenizer puts nothing between two texts", "a pair would be read as one text")
+    [encoding] = encode(tokenizer, [row["text"]], seconds=seconds)
+    cut, length = None, len(encoding)
+    if length > max_length:
+        if not truncate:
+            raise too_long(length, max_length)
+        [encoding] = encode(tokenizer, [row["text"]], seconds=seconds, max_length=max_length)
+        cut = length - len(encoding)
     if encoding.special.all():
         raise Malformed("the text has no token")
-    evidence = encoding.evidence(row["evidence"])
-    position = 0 if kind.reads == "first" else len(encoding) - 1
     return view_row(
         row,
-        encoding.ids,
-        encoding.special.tolist(),
-        position,
+        encoding,
+        0 if kind.reads == "first" else len(encoding) - 1,
         target=None if row["score"] is None else 0,
-        evidence=None if evidence is None else evidence.tolist(),
-        scope=encoding.covers(row["scope"]).tolist() if row["scope"] else None,
+        evidence=encoding.evidence(row["evidence"]),
+        scope=encoding.covers(row["scope"]) if row["scope"] else None,
         token_type_ids=encoding.types,
         label=row["label"],
         score=row["score"],
         cut=cut,
     )
+
+
+def too_long(length: int, max_length: int) -> Malformed:
+    """The error of a text with more tokens than the model takes."""
+    return Malformed(TOO_LONG, f"{length} tokens, the model takes {max_length}")
 
 
 def begin(
@@ -112,9 +84,9 @@ def begin(
     if count < 1:
         raise Malformed("no token follows the beginning", f"the text has {len(ordinary)} tokens")
     text = [encoding.ids[at] for at in ordinary[: count + 1]]
-    mask = [tokenizer.mask_token_id] if kind.slot else []
-    ids = [*before, *text[:count], *mask, *behind]
-    read = count + kind.slot
-    special = [True] * len(before) + [False] * read + [True] * len(behind)
+    read = text[:count] + ([tokenizer.mask_token_id] if kind.slot else [])
+    special = np.repeat([True, False, True], [len(before), len(read), len(behind)])
+    ids = [*before, *read, *behind]
     target = text[count] if beginning.explains == "true" else None
-    return view_row(row, ids, special, len(before) + read - 1, target=target)
+    shown = Encoding(ids, np.zeros((len(ids), 2), np.int32), special)
+    return view_row(row, shown, len(before) + len(read) - 1, target=target)

@@ -45,35 +45,30 @@ class Tail(NamedTuple):
 
 
 def continuing(
-    rows: Sequence[Row],
-    prompts: Sequence[Prompt],
-    contexts: Sequence[Encoding],
+    row: Row,
+    prompt: Prompt,
+    context: Encoding,
     tokenizer: PreTrainedTokenizerBase,
     counts: Words,
     template: bool = True,
-) -> list[Prediction | Malformed]:
-    """The tokens that a causal model predicts after each row's prompt, or why there are none.
+) -> Prediction:
+    """The tokens that a causal model predicts after a row's prompt.
 
-    `contexts` are the encodings of `prompts`, without special tokens at their ends. `counts` are the task's words.
+    `context` is the encoding of the prompt, without special tokens at its end; `counts` are the task's words. Raises
+    Malformed as `tail_behind` does, and for words that are not to be told apart.
     """
-    words = [[word.strip() for word in _words(row)] for row in rows]
-    joint = [prompt.with_target(word) for prompt, pair in zip(prompts, words, strict=True) for word in pair]
-    encodings = iter([encoding.open_ended() for encoding in encode(tokenizer, joint, template)])
-    results: list[Prediction | Malformed] = []
-    for prompt, context, pair in zip(prompts, contexts, words, strict=True):
-        both = [(word, next(encodings)) for word in pair]
-        try:
-            tails = [tail_behind(prompt, word, context, encoding, tokenizer) for word, encoding in both]
-            results.append(_first_difference(tails, single=counts == "single"))
-        except Malformed as error:
-            results.append(error)
-    return results
+    words = [word.strip() for word in _words(row)]
+    encodings = encode(tokenizer, [prompt.with_target(word) for word in words], template)
+    tails = []
+    for word, encoding in zip(words, encodings, strict=True):
+        tails.append(tail_behind(prompt, word, context, encoding.open_ended(), tokenizer))
+    return _first_difference(tails, single=counts == "single")
 
 
-def answering(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, counts: Words) -> list[Prediction | Malformed]:
+def answering(row: Row, tokenizer: PreTrainedTokenizerBase, counts: Words) -> Prediction:
     """The tokens that the decoder of an encoder-decoder predicts: those of target and foil, which follow no text."""
     nothing = Encoding([], np.zeros((0, 2), np.int32), np.zeros(0, bool))
-    return continuing(rows, [Prompt("", "")] * len(rows), [nothing] * len(rows), tokenizer, counts, template=False)
+    return continuing(row, Prompt("", ""), nothing, tokenizer, counts, template=False)
 
 
 def _words(row: Row) -> list[str]:
@@ -139,63 +134,36 @@ def _common(lists: Sequence[list[int]]) -> int:
     return next((index for index, column in enumerate(columns) if len(set(column)) > 1), min(map(len, lists)))
 
 
-class FilledSlot(NamedTuple):
-    """A word in its slot, between the neighbouring words; all numbers are characters of `text`."""
+def filling(row: Row, tokenizer: PreTrainedTokenizerBase, answers: bool) -> Prediction:
+    """The tokens that a masked model predicts in a row's slot; `shared` is empty.
 
-    text: str
-    left: int  # where the left neighbour ends
-    start: int
-    end: int
-
-
-def filling(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, answers: bool) -> list[Prediction | Malformed]:
-    """The tokens that a masked model predicts in each row's slot, or why there are none; `shared` is empty.
-
-    If target and foil are `answers` of several words, the first word of each is predicted. Words are tokenised with
-    their neighbouring words only: tokenizers of masked models split at white space, so that no other word matters.
+    If target and foil are `answers` of several words, the first word of each is predicted. Raises Malformed as `_token`
+    does, and for words of the same token.
     """
-    pairs = [[slot_of(row, word) for word in _words(row)] for row in rows]
-    distinct = list(dict.fromkeys(slot for pair in pairs for slot in pair))
-    encodings = encode(tokenizer, [slot.text for slot in distinct], template=False)
-    encoded = dict(zip(distinct, encodings, strict=True))
-    results: list[Prediction | Malformed] = []
-    for row, pair in zip(rows, pairs, strict=True):
-        try:
-            ids = [_token(slot, encoded[slot], answers, tokenizer) for slot in pair]
-            if len(set(ids)) < len(ids):
-                raise Malformed("target and foil have the same token", f"{row['target']!r}, {row['foil']!r}")
-            results.append(Prediction([], ids[0], ids[1] if len(ids) > 1 else None))
-        except Malformed as error:
-            results.append(error)
-    return results
+    texts = [Filled.of(row["text"], row["slot"], word.strip()) for word in _words(row)]
+    encodings = encode(tokenizer, [filled.text for filled in texts])
+    ids = [_token(filled, encoding, answers, tokenizer) for filled, encoding in zip(texts, encodings, strict=True)]
+    if len(set(ids)) < len(ids):
+        raise Malformed("target and foil have the same token", f"{row['target']!r}, {row['foil']!r}")
+    return Prediction([], ids[0], ids[1] if len(ids) > 1 else None)
 
 
-def slot_of(row: Row, word: str) -> FilledSlot:
-    """`word` in the row's slot, after the white space before the slot, or else after a space."""
-    before, after = row["text"][: row["slot"]], row["text"][row["slot"] :]
-    read = before.rstrip()
-    neighbour = "".join(read.rsplit(maxsplit=1)[-1:])
-    left = neighbour + before[len(read) :]
-    right = "" if after[:1].isspace() else "".join(after.split(maxsplit=1)[:1])
-    filled = Filled.of(left + right, len(left), word.strip())
-    return FilledSlot(filled.text, len(neighbour), *filled.word)
-
-
-def _token(slot: FilledSlot, encoding: Encoding, is_answer: bool, tokenizer: PreTrainedTokenizerBase) -> int:
-    """The id of the token of the word in `slot`, whose text has this `encoding`; of an answer, its first word's.
+def _token(filled: Filled, encoding: Encoding, is_answer: bool, tokenizer: PreTrainedTokenizerBase) -> int:
+    """The id of the token of the word in a `filled` text's slot; of an answer, its first word's.
 
     Raises Malformed if the word is not one token of its own, or is unknown to the tokenizer.
     """
-    word = slot.text[slot.start : slot.end]
+    start, end = filled.word
+    word = filled.text[start:end]
     if is_answer:  # its first word, without the punctuation behind it
         word = (re.match(r"\S*\w", word) or word.split())[0]
-    tokens = encoding.covers([(slot.start, slot.start + len(word))]).nonzero()[0]  # indices
+    tokens = encoding.covers([(start, start + len(word))]).nonzero()[0]  # indices
     if not len(tokens):
         raise Malformed("target or foil has no token", repr(word))
     if len(tokens) > 1:
-        raise _not_one_token(word, [slot.text[start:end] for start, end in encoding.offsets[tokens]])
-    start, end = encoding.offsets[tokens[0]]
-    if start < slot.left or (end > slot.end and not is_answer):
+        raise _not_one_token(word, [filled.text[low:high] for low, high in encoding.offsets[tokens]])
+    low, high = encoding.offsets[tokens[0]]
+    if low < len(filled.text[:start].rstrip()) or (high > end and not is_answer):
         raise Malformed("target or foil shares a token with its neighbour", repr(word))
     token = encoding.ids[tokens[0]]
     if token == tokenizer.unk_token_id:

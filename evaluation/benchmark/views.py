@@ -4,35 +4,31 @@ A masked model reads the text with the mask token in the slot. A causal model re
 tokens that target and foil share at their beginning. The encoder of an encoder-decoder reads the text up to the slot,
 its decoder these shared tokens. Spans of characters become tokens through the tokenizer's offsets. Tokens that the
 tokenizer's template adds are *special*; the mask token is not. A sample's *scope*, if it has one, are the spans of
-its text to which scores and perturbation may be limited, such as the context of a question; a text with a slot is cut
-only there.
+its text to which scores and perturbation may be limited, such as the context of a question.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from closelook.evaluation.benchmark.answers.reading import read_answers
-from closelook.evaluation.benchmark.encoding import Encoding, encode, has_spaces, opening_of
+from closelook.evaluation.benchmark.answers.reading import answer_view
+from closelook.evaluation.benchmark.encoding import Encoding, encode, has_spaces, opening_of, view_row
 from closelook.evaluation.benchmark.samples import (
     Beginning,
     Filled,
     Malformed,
     Prompt,
     Row,
-    Span,
     UnitKind,
     Words,
     rejecting,
-    view_row,
 )
-from closelook.evaluation.benchmark.slotless import TOO_LONG, begin, read_whole
+from closelook.evaluation.benchmark.slotless import begin, read_whole, too_long
 from closelook.evaluation.benchmark.slots import Prediction, answering, continuing, filling
 from closelook.lrp_core.records.kinds import Kind
 from closelook.lrp_core.records.types import UserError
@@ -57,8 +53,7 @@ def tokenise(
     """Makes views of generic rows for one tokenizer: (view rows, reject rows), one row for each that came in.
 
     * `kind`: what the model reads and predicts.
-    * `max_length`, `truncate`: a text of more tokens is rejected, or, with `truncate`, its scope cut to what fits
-      around the evidence; a text that is read whole loses its end. Prompts of whole answers are never cut.
+    * `max_length`, `truncate`: a text of more tokens is rejected; one that is read whole loses its end with `truncate`.
     * `answers`: targets and foils may have several words, of which a masked model predicts the first.
     * `words`: which tokens of target and foil are explained (see :mod:`slots`); `all`: a whole answer.
     * `beginning`: how texts without a slot are read; models of labels read them whole.
@@ -68,36 +63,15 @@ def tokenise(
 
     Raises UserError for a tokenizer that gives no offsets, or has no mask token where the model needs one.
     """
+    writer = decoder_tokenizer or tokenizer
     _check(tokenizer, kind)
-    if decoder_tokenizer is not None:
-        _check(decoder_tokenizer, kind)
+    _check(writer, kind)
+    reader = _Reader(tokenizer, writer, kind, max_length, truncate, answers, words, beginning, first_piece, units)
     views: list[Row] = []
     rejects: list[Row] = []
-    manner = _Manner(tokenizer, decoder_tokenizer or tokenizer, kind, answers, words, max_length, truncate, first_piece)
-    traits = _Traits(tokenizer)
-    readings: list[_Reading] = []
-    whole: list[Row] = []
-    answered: list[Row] = []
     for row in rows:
         with rejecting(rejects, "view", sample_id=row["sample_id"]):
-            traits.refuse(row)
-            if words == "all":
-                answered.append(row)
-            elif kind.labels:
-                whole.append(row)
-            elif row["slot"] is not None:
-                readings.append(_read(row, kind, traits))
-            elif kind.decoder:
-                raise Malformed("no slot", "an encoder-decoder needs a target to predict")
-            else:
-                views.append(begin(row, tokenizer, kind, max_length, beginning))
-    views += read_whole(whole, tokenizer, kind, max_length, truncate, rejects)
-    views += read_answers(answered, tokenizer, decoder_tokenizer or tokenizer, kind, max_length, units, rejects)
-    encodings = manner.encode(readings)
-    predictions = manner.predict(readings, encodings)
-    for reading, encoding, prediction in zip(readings, encodings, predictions, strict=True):
-        with rejecting(rejects, "view", sample_id=reading.row["sample_id"]):
-            views.append(manner.fitted(_TokenisedReading(reading, encoding, prediction)))
+            views.append(reader.view(row))
     return views, rejects
 
 
@@ -115,184 +89,102 @@ def _check(tokenizer: PreTrainedTokenizerBase, kind: Kind) -> None:
 
 
 @dataclass(frozen=True)
-class _Reading:
-    """The part of a sample's text that a model reads, with evidence and scope as spans of this part."""
+class _SlotReading:
+    """A text with a slot as the tokens that a model reads, and the tokens that it predicts in the slot."""
 
-    row: Row
-    text: str
-    evidence: tuple[Span, ...]
-    scope: tuple[Span, ...] | None
-    space: str = ""  # between the text and the target
-    is_added: bool = False  # the space is not in the text
-
-
-@dataclass(frozen=True)
-class _TokenisedReading:
-    """A reading as tokens with the target and foil to predict, or the reason why there are none."""
-
-    reading: _Reading
     encoding: Encoding
-    prediction: Prediction | Malformed
-
-    @property
-    def predicted(self) -> Prediction:
-        """The target and foil to predict. Raises the Malformed that says why there are none."""
-        if isinstance(self.prediction, Malformed):
-            raise self.prediction
-        return self.prediction
-
-    @property
-    def length(self) -> int:
-        """The number of tokens to read, those that target and foil share included. Raises as `predicted` does."""
-        return len(self.encoding) + len(self.predicted.shared)
+    prediction: Prediction
+    evidence: Sequence[Sequence[int]]  # spans of the text that is read
+    scope: Sequence[Sequence[int]] | None
 
 
 @dataclass(frozen=True)
-class _Manner:
-    """The reading of samples by a kind of model: the settings of `tokenise`, and the steps from a reading to a view."""
+class _Reader:
+    """The reading of samples by a kind of model: the settings of `tokenise`."""
 
     tokenizer: PreTrainedTokenizerBase
-    decoder_tokenizer: PreTrainedTokenizerBase
+    writer: PreTrainedTokenizerBase
     kind: Kind
-    answers: bool
-    words: Words
     max_length: int
     truncate: bool
+    answers: bool
+    words: Words
+    beginning: Beginning | None
     first_piece: bool
+    units: UnitKind | None
 
-    def encode(self, readings: Sequence[_Reading]) -> list[Encoding]:
-        """The tokens of each reading; for a causal model without special tokens at the end, since it continues it."""
-        encodings = encode(self.tokenizer, [reading.text for reading in readings])
-        whole = self.kind.slot or self.kind.decoder
-        return encodings if whole else [encoding.open_ended() for encoding in encodings]
-
-    def predict(self, readings: Sequence[_Reading], encodings: Sequence[Encoding]) -> list[Prediction | Malformed]:
-        """The target and foil to predict for each reading, or why there are none; `encodings` are of the readings."""
-        rows = [reading.row for reading in readings]
-        if self.kind.slot:
-            return filling(rows, self.tokenizer, self.answers)
+    def view(self, row: Row) -> Row:
+        """The view row of a generic row. Raises Malformed for a row that cannot become one."""
+        self._refuse_specials(row)
+        if self.words == "all":
+            return answer_view(row, self.tokenizer, self.writer, self.kind, self.max_length, self.units)
+        if self.kind.labels:
+            return read_whole(row, self.tokenizer, self.kind, self.max_length, self.truncate)
+        if row["slot"] is not None:
+            return self._slot_view(row, self._filled(row) if self.kind.slot else self._up_to_slot(row))
         if self.kind.decoder:
-            return answering(rows, self.decoder_tokenizer, self.words)
-        prompts = [Prompt(reading.text, reading.space, reading.is_added) for reading in readings]
-        return continuing(rows, prompts, encodings, self.tokenizer, self.words)
+            raise Malformed("no slot", "an encoder-decoder needs a target to predict")
+        return begin(row, self.tokenizer, self.kind, self.max_length, self.beginning)
 
-    def tokenised(self, reading: _Reading) -> _TokenisedReading:
-        """One reading as tokens, with the target and foil to predict."""
-        [encoding] = self.encode([reading])
-        [prediction] = self.predict([reading], [encoding])
-        return _TokenisedReading(reading, encoding, prediction)
+    def _filled(self, row: Row) -> _SlotReading:
+        """The reading of a masked model: the text with the mask token in its slot."""
+        filled = Filled.of(row["text"], row["slot"], self.tokenizer.mask_token)
+        [encoding] = encode(self.tokenizer, [filled.text])
+        scope = None if row["scope"] is None else list(map(filled.shifted, row["scope"]))
+        prediction = filling(row, self.tokenizer, self.answers)
+        return _SlotReading(encoding, prediction, list(map(filled.shifted, row["evidence"])), scope)
 
-    def fitted(self, tokenised: _TokenisedReading) -> Row:
-        """The view row, with `truncate` cut to `max_length` tokens; `cut` is the number of tokens that were lost.
+    def _up_to_slot(self, row: Row) -> _SlotReading:
+        """The reading of other models: the text before the slot, for a causal model without special tokens at its end.
 
-        Raises Malformed for a text that is too long otherwise, and as `_view` does.
+        Raises Malformed for evidence after the slot and for a slot at the beginning of the text.
         """
-        length = tokenised.length
-        if length <= self.max_length:
-            return self._view(tokenised)
-        if not self.truncate:
-            raise Malformed(TOO_LONG, f"{length} tokens, the model takes {self.max_length}")
-        cut = self._cut(tokenised)
-        return self._view(cut) | {"cut": length - cut.length}
+        if any(end > row["slot"] for _, end in row["evidence"]):
+            raise Malformed("evidence after the slot")
+        prompt = Prompt.of(row["text"][: row["slot"]], self._has_spaces)
+        if not prompt.text:
+            raise Malformed("no text before the slot")
+        [encoding] = encode(self.tokenizer, [prompt.text])
+        if self.kind.decoder:
+            prediction = answering(row, self.writer, self.words)
+        else:
+            encoding = encoding.open_ended()
+            prediction = continuing(row, prompt, encoding, self.tokenizer, self.words)
+        return _SlotReading(encoding, prediction, row["evidence"], row["scope"])
 
-    def _view(self, tokenised: _TokenisedReading) -> Row:
+    def _slot_view(self, row: Row, reading: _SlotReading) -> Row:
         """The view row. A masked model predicts at the mask, a causal one at the last token that it reads.
 
         The decoder of an encoder-decoder predicts behind its start token and the tokens that target and foil share.
-        Raises Malformed if there is nothing to predict, no text to read, or no token of the evidence.
+        Raises Malformed for a text that is too long, or of special tokens alone, and if no token is evidence.
         """
-        reading, encoding, (shared, target, foil) = tokenised.reading, tokenised.encoding, tokenised.predicted
+        encoding, (shared, target, foil) = reading.encoding, reading.prediction
+        length = len(encoding) + len(shared)
+        if length > self.max_length:
+            raise too_long(length, self.max_length)
         if encoding.special.all():
             raise Malformed("no text before the slot")
+        more: Row = {}
+        if self.kind.decoder:
+            position, more = len(shared), {"decoder_input_ids": shared}
+        else:
+            encoding = encoding.followed_by(shared)
+            position = encoding.ids.index(self.tokenizer.mask_token_id) if self.kind.slot else length - 1
         evidence = encoding.evidence(reading.evidence, first=self.first_piece)
         scope = None if reading.scope is None else encoding.covers(reading.scope)
-        behind = [] if self.kind.decoder else shared
-        ids = encoding.ids + behind
-        position = len(ids) - 1
-        more: Row = {}
-        if self.kind.slot:
-            position = ids.index(self.tokenizer.mask_token_id)
-        elif self.kind.decoder:
-            position, more = len(shared), {"decoder_input_ids": shared}
+        return view_row(row, encoding, position, target=target, foil=foil, evidence=evidence, scope=scope, **more)
 
-        def extended(mask: np.ndarray) -> list[bool]:
-            """The mask of the text's tokens, with False for the shared tokens behind them."""
-            return [*mask.tolist(), *[False] * len(behind)]
+    def _refuse_specials(self, row: Row) -> None:
+        """Raises Malformed for a special token in a text, target or foil, except for one that opens the text."""
+        if self._has_special(row, row["text"]) and self._has_special(row, row["text"].removeprefix(self._opening)):
+            raise Malformed("a special token of the tokenizer in the text")
 
-        return view_row(
-            reading.row,
-            ids,
-            extended(encoding.special),
-            position,
-            target=target,
-            foil=foil,
-            evidence=None if evidence is None else extended(evidence),
-            scope=None if scope is None else extended(scope),
-            **more,
-        )
-
-    def _cut(self, tokenised: _TokenisedReading) -> _TokenisedReading:
-        """`tokenised` with its scope cut to the longest window around the evidence with which the text fits.
-
-        The shorter text is tokenised again, and the window cut by as many tokens as the text still has too many. Raises
-        Malformed if there is no evidence or no token of it, if not exactly one scope holds all of it, or if the text
-        does not fit even with the evidence alone in its scope.
-        """
-        reading, encoding, length = tokenised.reading, tokenised.encoding, tokenised.length
-        evidence_mask = encoding.evidence(reading.evidence)
-        start, end = reading.scope[0] if reading.scope else (0, 0)
-        if (
-            evidence_mask is None
-            or len(reading.scope or ()) != 1
-            or any(not start <= s < e <= end for s, e in reading.evidence)
-        ):
-            raise Malformed(TOO_LONG, "it cannot be cut, which needs a single scope with all evidence inside")
-        scope = encoding.covers([(start, end)]).nonzero()[0]  # token indices
-        evidence = evidence_mask.nonzero()[0]
-        least = evidence[-1] - evidence[0] + 1
-        room = len(scope) + self.max_length - length  # tokens that the scope may keep
-        while room >= least:
-            first = min(max(evidence[0] - (room - least) // 2, scope[0]), scope[-1] + 1 - room)
-            low, high = int(encoding.offsets[first][0]), int(encoding.offsets[first + room - 1][1])
-            text = reading.text[:start] + reading.text[low:high] + reading.text[end:]
-            spans = tuple((s - low + start, e - low + start) for s, e in reading.evidence)
-            shorter = self.tokenised(replace(reading, text=text, evidence=spans, scope=((start, start + high - low),)))
-            excess = shorter.length - self.max_length
-            if excess <= 0:
-                return shorter
-            room -= excess
-        raise Malformed(
-            TOO_LONG, f"{length} tokens, and more than {self.max_length} even if its scope is cut to the evidence"
-        )
-
-
-def _read(row: Row, kind: Kind, traits: _Traits) -> _Reading:
-    """The text of `row` that a model reads: with the mask token in the slot or, if it needs none, the text before it.
-
-    Without a mask, raises Malformed for evidence after the slot and for a slot at the beginning of the text.
-    """
-    evidence = tuple((start, end) for start, end in row["evidence"])
-    scope = None if row["scope"] is None else tuple((start, end) for start, end in row["scope"])
-    if not kind.slot:
-        if any(end > row["slot"] for _, end in evidence):
-            raise Malformed("evidence after the slot")
-        prompt = Prompt.of(row["text"][: row["slot"]], traits.has_spaces)
-        if not prompt.text:
-            raise Malformed("no text before the slot")
-        return _Reading(row, prompt.text, evidence, scope, prompt.space, prompt.is_added)
-    filled = Filled.of(row["text"], row["slot"], traits.tokenizer.mask_token)
-    spans = None if scope is None else tuple(map(filled.shifted, scope))
-    return _Reading(row, filled.text, tuple(map(filled.shifted, evidence)), spans)
-
-
-@dataclass(frozen=True)
-class _Traits:
-    """Facts about a tokenizer on which samples depend. Each is found when first needed, most by encoding a text."""
-
-    tokenizer: PreTrainedTokenizerBase
+    def _has_special(self, row: Row, text: str) -> bool:
+        """True if there is a special token in `text` or in another text of `row`."""
+        return any(self._specials.search(part or "") for part in (text, row["second"], row["target"], row["foil"]))
 
     @cached_property
-    def has_spaces(self) -> bool:
+    def _has_spaces(self) -> bool:
         return has_spaces(self.tokenizer)
 
     @cached_property
@@ -304,12 +196,3 @@ class _Traits:
         """A pattern for the tokenizer's special tokens; without any, it matches nothing."""
         contents = [re.escape(token.content) for token in self.tokenizer.added_tokens_decoder.values() if token.special]
         return re.compile("|".join(contents) or r"(?!)")
-
-    def refuse(self, row: Row) -> None:
-        """Raises Malformed for a special token in a text, target or foil, except for one that opens the text."""
-        if self._has_special(row, row["text"]) and self._has_special(row, row["text"].removeprefix(self._opening)):
-            raise Malformed("a special token of the tokenizer in the text")
-
-    def _has_special(self, row: Row, text: str) -> bool:
-        """True if there is a special token in `text` or in another text of `row`."""
-        return any(self._specials.search(part or "") for part in (text, row["second"], row["target"], row["foil"]))

@@ -169,7 +169,7 @@ def smallest_differences(
 
 
 BOLD = (
-    "Bold: no other method is better on the samples that all methods have (paired test, Holm). Nothing is bold if no "
+    "Bold: no other method is better on the samples that all methods have (paired test). Nothing is bold if no "
     "methods differ."
 )
 

@@ -43,10 +43,6 @@ def agreement_of(relevance: Mapping[str, Mapping[str, np.ndarray]], samples: Seq
 
     A sample counts if every method orders its tokens: there are at least two, and their relevance is finite and not all
     equal. Returns None for fewer than two methods, or if no sample counts.
-
-    >>> same = {"a": {"s": np.array([1.0, 2.0, 3.0])}, "b": {"s": np.array([0.1, 0.2, 0.9])}}
-    >>> agreement_of(same, ["s"]).mean.round(9).tolist()
-    [[1.0, 1.0], [1.0, 1.0]]
     """
     correlations = []
     for sample in samples:
@@ -54,12 +50,8 @@ def agreement_of(relevance: Mapping[str, Mapping[str, np.ndarray]], samples: Seq
         if maps.shape[1] < 2 or not np.isfinite(maps).all():
             continue
         ranks = np.array([ranks_of(values) for values in maps])
-        ranks -= ranks.mean(axis=1, keepdims=True)
-        spread = np.sqrt((ranks**2).sum(axis=1))
-        if spread.all():
-            correlations.append((ranks @ ranks.T) / np.outer(spread, spread))
+        if np.ptp(ranks, axis=1).all():
+            correlations.append(np.corrcoef(ranks))
     if len(relevance) < 2 or not correlations:
         return None
-    mean = np.mean(correlations, axis=0)
-    np.fill_diagonal(mean, 1.0)
-    return MethodAgreement(tuple(relevance), mean, len(correlations))
+    return MethodAgreement(tuple(relevance), np.mean(correlations, axis=0), len(correlations))

@@ -88,10 +88,6 @@ def chance(metric: Metric, tokens: np.ndarray, evidence: np.ndarray, seed: int =
     """Chance levels [N] of samples from their numbers of chosen `tokens` [N] and of `evidence` tokens [N] among them.
 
     Each sample has at least one evidence token. `seed` draws relevance for metrics without a closed form.
-
-    >>> from closelook.evaluation.scoring.metrics import METRICS
-    >>> chance(METRICS["pg"], np.array([4, 5]), np.array([1, 1]))
-    array([0.25, 0.2 ])
     """
     pairs, pair_of_sample = np.unique(np.stack([tokens, evidence], axis=1), axis=0, return_inverse=True)
     of_sizes = EXACT.get(metric.name) or partial(_drawn, metric, seed)
@@ -123,7 +119,7 @@ class ChanceLevel:
         sums = np.cumsum(np.stack([chosen, chosen & self.masks.evidence]), axis=1)
         ends = np.concatenate([np.zeros((2, 1), int), sums], axis=1)[:, self.masks.offsets]
         # For each row of `scores`, the number n of chosen tokens and the number g of evidence tokens among them.
-        n, g = np.diff(ends, axis=1)[:, self.masks.samples.find(scores["sample_id"])]
+        n, g = np.diff(ends, axis=1)[:, self.masks.find(scores["sample_id"])]
         known = g > 0
         for name, metric in metrics.items():
             values = scores[name].to_numpy().astype(float)

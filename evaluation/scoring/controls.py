@@ -71,11 +71,6 @@ def error_after_scaling(relevance: np.ndarray, exact: np.ndarray) -> float:
     """Relative squared error of relevance R [T] against `exact` values S [T], after the best rescaling of R.
 
     It is the minimum over b >= 0 of sum (b R - S)^2 / sum S^2; NaN if all S are 0.
-
-    >>> error_after_scaling(np.array([2.0, 4.0]), np.array([1.0, 2.0]))
-    0.0
-    >>> error_after_scaling(np.array([-2.0, -4.0]), np.array([1.0, 2.0]))
-    1.0
     """
     size, exact_size = float(relevance @ relevance), float(exact @ exact)
     scale = max(0.0, float(relevance @ exact) / size) if size else 0.0

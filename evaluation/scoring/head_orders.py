@@ -92,8 +92,5 @@ def area(values: np.ndarray, removed: np.ndarray) -> np.ndarray:
     """Areas [...] under curves by the trapezoidal rule: `values` [..., S] against the removed share.
 
     `removed` [S] counts the removed heads or tokens at each point; the last point removes all of them.
-
-    >>> float(area(np.array([1.0, 0.5, 0.0]), np.array([0, 1, 2])))
-    0.5
     """
     return np.trapezoid(values, removed / removed[-1])

@@ -1,15 +1,13 @@
-"""95 % confidence intervals of means over samples. The method depends on the kind of values.
+"""95 % confidence intervals of means over samples.
 
-* Half or more of the values lie on a bound of their range, as 0/1 hits do: the exact binomial interval of Clopper and
-  Pearson (1934). Its number of successes is the sum of the rescaled values and need not be whole. A bootstrap of such
-  values covers too little: its interval of 30 hits among 30 has no width.
-* Other values: the bootstrap-t (Efron 1981), which divides each resampled mean by its standard error, taken to be at
-  least LEAST_SPREAD of the observed one. With fewer than FEWEST values it is Student's t, since resamples of so few
-  values are often all but equal.
-* Samples that come in clusters, such as those of one template or one article: whole clusters are resampled. The mean
-  over samples is then a ratio, the sum over clusters divided by the sum of their sizes, and both are resampled
-  together. Student's t takes the jackknife's standard error. Binomial intervals count the effective number of samples,
-  as if all samples of a cluster were alike (Kish 1965): (sum of sizes)^2 / sum of squared sizes.
+* Means of values with a range, such as metrics between 0 and 1: the binomial interval of Clopper and Pearson (1934) at
+  an effective number of samples (Korn and Graubard 1998), the number of 0/1 values whose mean would vary as much. Half
+  a pseudo-observation at each end of the range keeps rare values that were not drawn from counting as impossible.
+* Means of other values, such as areas: the bootstrap-t (Efron 1981), which divides each resampled mean by its standard
+  error, taken to be at least LEAST_SPREAD of the observed one. With fewer than FEWEST values it is Student's t.
+* Samples that come in clusters, such as those of one template or one article, vary together: errors are those of the
+  clusters' totals, and whole clusters are resampled. The effective number of clusters is Kish's (1965): (sum of
+  sizes)^2 / sum of squared sizes.
 
 Shapes: N samples, C columns, G clusters (each sample is a cluster unless samples share some), R resamples.
 """
@@ -25,7 +23,7 @@ import scipy  # its parts are imported when they are first used: scipy.stats tak
 
 LEVEL = 0.95
 POWER = 0.8
-ROUNDING = 1e-6  # share of a range: nearer values lie on its bound, since scores are stored in single precision
+ROUNDING = 1e-6  # share of a range: a nearer mean lies on its bound, since scores are stored in single precision
 FEWEST = 10  # fewer values are not resampled
 LEAST_SPREAD = 0.25  # of a resample: its standard error is taken to be at least this share of the observed one
 FEWEST_CLUSTERS = 10  # fewer say too little about how clusters differ: there is no interval
@@ -55,13 +53,8 @@ class Resampling:
         return self.within(None if self.clusters is None else self.clusters[kept])
 
 
-def clopper_pearson(successes: np.ndarray | float, n: float) -> Ends:
-    """Exact binomial interval (low, high) of a share, from `successes` among `n` trials; neither need be whole.
-
-    >>> low, high = clopper_pearson(30, 30)
-    >>> print(f"{low:.3f} {high:.3f}")
-    0.884 1.000
-    """
+def clopper_pearson(successes: np.ndarray | float, n: np.ndarray | float) -> Ends:
+    """Exact binomial interval (low, high) of a share, from `successes` among `n` trials; neither need be whole."""
     outside = (1 - LEVEL) / 2
     k = np.asarray(successes, float)
     low = np.where(k > 0, scipy.stats.beta.ppf(outside, np.maximum(k, 1e-300), n - k + 1), 0.0)
@@ -72,34 +65,44 @@ def clopper_pearson(successes: np.ndarray | float, n: float) -> Ends:
 def mean_intervals(values: np.ndarray, resampling: Resampling, bounds: Bounds = None) -> Ends:
     """Intervals (low [C], high [C]) of the means of finite `values` [N, C].
 
-    `bounds` is the range of the values, if they have one. Ends are NaN if there is no interval: for fewer than
-    FEWEST_CLUSTERS clusters and, unless half of the values lie on a bound, for a single sample and without resamples.
+    `bounds` is the range of the values, if they have one. Ends are NaN if there is no interval: without values, for
+    fewer than FEWEST_CLUSTERS clusters and, for values without a range, for a single sample and without resamples.
     """
-    columns = values.shape[1]
-    low, high = np.full(columns, np.nan), np.full(columns, np.nan)
-    on_bound = np.zeros(columns, bool)
-    if bounds is not None and len(values):
-        near = ROUNDING * (bounds[1] - bounds[0])
-        on_bound = ((values <= bounds[0] + near) | (values >= bounds[1] - near)).mean(axis=0) >= 0.5
     sums, sizes = cluster_sums(values, resampling.clusters)
-    if resampling.clusters is not None and len(sums) < FEWEST_CLUSTERS:
-        return low, high
-    if bounds is not None and len(sums):
+    few_clusters = resampling.clusters is not None and len(sums) < FEWEST_CLUSTERS
+    if not len(values) or few_clusters:
+        return np.full(values.shape[1], np.nan), np.full(values.shape[1], np.nan)
+    if bounds is not None:
         least, most = bounds
-        n = _effective_samples(sizes)
-        successes = n * (values[:, on_bound].mean(axis=0) - least) / (most - least)
-        ends = clopper_pearson(np.clip(successes, 0, n), n)
-        low[on_bound], high[on_bound] = (least + (most - least) * end for end in ends)
-    if len(sums) > 1 and resampling.resamples and not on_bound.all():
-        spread = sums[:, ~on_bound]
-        if len(sums) >= FEWEST:
-            ends = _bootstrap_t(spread, sizes, resampling)
-        else:
-            ends = difference_intervals(spread)
-        low[~on_bound], high[~on_bound] = ends
-        if bounds is not None:
-            low, high = np.clip(low, *bounds), np.clip(high, *bounds)
-    return low, high
+        low, high = _share_intervals((values - least) / (most - least), resampling.clusters)
+        return least + (most - least) * low, least + (most - least) * high
+    if len(sums) < 2 or not resampling.resamples:
+        return np.full(values.shape[1], np.nan), np.full(values.shape[1], np.nan)
+    if len(sums) >= FEWEST:
+        return _bootstrap_t(sums, sizes, resampling)
+    return difference_intervals(sums)
+
+
+def _share_intervals(shares: np.ndarray, clusters: ClusterNumbers) -> Ends:
+    """Intervals (low [C], high [C]) of the means of `shares` [N, C] between 0 and 1 (Korn and Graubard 1998).
+
+    A mean on a bound is that of as many equal values as there are samples, or effective clusters.
+    """
+    sums, sizes = cluster_sums(shares, clusters)
+    n, groups = _effective_samples(sizes), len(sums)
+    mean = shares.mean(axis=0)
+    mean = np.where(mean <= ROUNDING, 0.0, np.where(mean >= 1 - ROUNDING, 1.0, mean))
+    squares = ((sums - sizes[:, None] * mean) ** 2).sum(axis=0)
+    variance = n * groups / max(1, groups - 1) * squares / sizes.sum() ** 2  # of one sample; n counts all of them
+    pseudo_observation = (mean**2 + (1 - mean) ** 2) / 2
+    variance = ((n - 1) * variance + pseudo_observation) / (n - 0.5)
+    effective = np.clip(n * mean * (1 - mean) / variance, 1, 10 * n)
+    if clusters is not None:
+        outside = (1 - LEVEL) / 2
+        samples, known = scipy.stats.t.ppf(outside, [len(shares) - 1, n - 1])
+        effective *= (samples / known) ** 2  # the variance is known from few clusters
+    effective = np.where((mean == 0) | (mean == 1), n, effective)
+    return clopper_pearson(mean * effective, effective)
 
 
 def _bootstrap_t(sums: np.ndarray, sizes: np.ndarray, resampling: Resampling) -> Ends:

@@ -1,11 +1,9 @@
 """Metrics of relevance against evidence, over many samples at once (Close Look 4.2 and its v1, AttnLRP, NormXLogit).
 
-A metric is a function of a :class:`Block` of padded rows, declared with its unit and direction by :func:`metric`.
-:func:`score` cuts samples of unequal length into blocks of similar length, so that cost and memory follow the number of
-tokens.
+A metric is a function of a :class:`Block` of samples with equally many tokens, declared with its unit and direction by
+:func:`metric`. :func:`score` cuts samples into such blocks.
 
-Shapes: N samples, S their tokens one sample after the other, B rows of a block, T the longest row, E evidence tokens of
-all rows of a block.
+Shapes: N samples, S their tokens one sample after the other, B rows of a block, T tokens, G evidence tokens of a row.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from typing import Any
 import numpy as np
 import scipy  # its parts are imported when they are first used: scipy.stats takes a while
 
-from closelook.evaluation.scoring.blocks import Block, Largest, blocks, row_count
+from closelook.evaluation.scoring.blocks import Block, Largest, blocks
 from closelook.evaluation.tasks import Task
 from closelook.lrp_core.records.registry import Registry
 from closelook.lrp_core.records.types import UserError, nearest
@@ -128,7 +126,7 @@ def pg2(block: Block) -> np.ndarray:
 
     Ties are resolved in expectation: every choice among equal tokens is equally likely.
     """
-    return _hit(block.largest(np.minimum(block.count, 2).astype(int)))
+    return _hit(block.largest(np.minimum(block.count, 2)))
 
 
 def _hit(top: Largest) -> np.ndarray:
@@ -156,12 +154,8 @@ def mrr(block: Block) -> np.ndarray:
     The dense rank counts distinct values from the smallest on. Every tie at or below the evidence therefore worsens its
     rank by one (see Close Look 5.2 on bfloat16): the rank is the strict rank plus the number of these ties.
     """
-    ascending = block.ascending
-    tied = ascending[:, 1:] == ascending[:, :-1]  # [B, T - 1]
-    not_chosen = np.maximum(block.relevance.shape[1] - block.count - 1, 0)  # [B] ties among tokens at -inf
-    if np.count_nonzero(tied) == not_chosen.sum():
-        return mrr_strict(block)
-    ties = row_count(tied & (ascending[:, 1:] <= block.best_evidence)) - not_chosen
+    lower, upper = block.ascending[:, :-1], block.ascending[:, 1:]
+    ties = ((lower == upper) & (upper <= block.best_evidence)).sum(axis=1)
     return 1 / (block.strict_rank + ties)
 
 
@@ -174,15 +168,15 @@ def mrr_strict(block: Block) -> np.ndarray:
 @metric("RMA", shown=(OVERVIEW, SETTINGS))
 def rma(block: Block) -> np.ndarray:
     """Relevance mass accuracy (Arras et al. 2022): the share of positive relevance on evidence; 0 without any."""
-    mass = np.maximum(block.relevance, 0)  # [B, T]
-    total = mass @ np.ones(mass.shape[1], mass.dtype)  # faster than a sum
-    return np.divide(block.evidence_sum(mass), total, out=np.zeros_like(total), where=total > 0)
+    total = np.maximum(block.relevance, 0).sum(axis=1)
+    inside = np.maximum(block.evidence_values, 0).sum(axis=1)
+    return np.divide(inside, total, out=np.zeros_like(total), where=total > 0)
 
 
 @metric("PTA", shown=(OVERVIEW,))
 def pta(block: Block) -> np.ndarray:
     """Per-token accuracy: the share of tokens for which relevance is positive exactly if the token is evidence."""
-    return 1 - row_count(block.positive != block.evidence) / block.count
+    return (block.positive == block.evidence).mean(axis=1)
 
 
 @metric("IoU", shown=(OVERLAP,), version=2)
@@ -193,11 +187,11 @@ def iou(block: Block) -> np.ndarray:
     one fits its numbers. Where tokens tie for the last places, the value is the expectation over all choices among
     them.
     """
-    top, positive = block.largest(block.size), row_count(block.positive)
-    above = block.evidence_total(block.evidence_values > np.maximum(top.value, 0)[block.evidence_rows])
+    top = block.largest(block.size)
+    above = (block.evidence_values > np.maximum(top.value, 0)[:, None]).sum(axis=1)
     has_tie = top.value > 0  # else every positive token is among the largest, and none is tied
     shared = above + np.where(has_tie & (top.places == top.tied), top.evidence_tied, 0)
-    chosen = np.minimum(positive, block.size)
+    chosen = np.minimum(block.positive.sum(axis=1), block.size)
     values = shared / (chosen + block.size - shared)
     # Some of the tied tokens are chosen: how many of the chosen ones are evidence is hypergeometric.
     for row in np.flatnonzero(has_tie & (top.places < top.tied) & (top.evidence_tied > 0)):
@@ -211,8 +205,7 @@ def iou(block: Block) -> np.ndarray:
 @metric("IoU positive")
 def iou_positive(block: Block) -> np.ndarray:
     """Intersection over union of the evidence and all tokens of positive relevance (a reading of AttnLRP 4.1)."""
-    shared = row_count(block.positive & block.evidence)
-    return shared / (row_count(block.positive) + block.size - shared)
+    return (block.positive & block.evidence).sum(axis=1) / (block.positive | block.evidence).sum(axis=1)
 
 
 @metric("IoU soft")
@@ -221,11 +214,9 @@ def iou_soft(block: Block) -> np.ndarray:
 
     Minima and maxima are of evidence (0 or 1) and positive relevance divided by the largest.
     """
-    share = np.maximum(block.relevance, 0)  # [B, T]
-    largest = share[block.rows, block.top]
-    share /= np.where(largest > 0, largest, 1)[:, None]
-    inside = block.evidence_sum(share)
-    return inside / (share @ np.ones(share.shape[1], share.dtype) - inside + block.size)
+    largest = np.maximum(block.ascending[:, -1:], 0)
+    share = np.maximum(block.relevance, 0) / np.where(largest > 0, largest, 1)
+    return np.minimum(share, block.evidence).sum(axis=1) / np.maximum(share, block.evidence).sum(axis=1)
 
 
 @metric("RRA", version=2)
@@ -245,13 +236,10 @@ def ap(block: Block) -> np.ndarray:
     It is the mean, over the evidence tokens, of the precision at the token: among the tokens of its row with at least
     its relevance, the share that is evidence. Tokens of equal relevance therefore have the same precision.
     """
-    order = np.lexsort((-block.evidence_values, block.evidence_rows))  # row by row, from the largest relevance on
-    value, row = block.evidence_values[order], block.evidence_rows[order]
-    is_last = np.append((value[1:] != value[:-1]) | (row[1:] != row[:-1]), True)  # of equal tokens in a row
-    ends = np.flatnonzero(is_last)
-    until = np.repeat(ends, np.diff(ends, prepend=-1)) + 1  # [E] evidence tokens so far, in this and all earlier rows
-    in_row = until - (np.cumsum(block.size) - block.size)[row]  # [E] evidence in the row with at least this relevance
-    return block.evidence_total(in_row / block.at_least[order]) / block.size
+    values = block.evidence_values[:, :, None]  # [B, G, 1]
+    evidence = (block.evidence_values[:, None] >= values).sum(axis=2)  # with at least an evidence token's relevance
+    tokens = (block.relevance[:, None] >= values).sum(axis=2)
+    return (evidence / tokens).mean(axis=1)
 
 
 @metric("Dot product", shown=(BY_LAYER,))
@@ -269,8 +257,7 @@ def dot_softmax(block: Block) -> np.ndarray:
 
     NormXLogit normalises logits and norms so. For values of their size, the softmax is nearly one-hot.
     """
-    shares = np.exp(block.relevance - block.relevance[block.rows, block.top, None])  # 0 for tokens that are not chosen
-    return block.evidence_sum(shares) / (shares @ np.ones(shares.shape[1], shares.dtype))
+    return (scipy.special.softmax(block.relevance, axis=1) * block.evidence).sum(axis=1)
 
 
 @metric("RMA, shuffled", is_compared=False)
@@ -286,28 +273,26 @@ def rma_shuffled(block: Block) -> np.ndarray:
 @metric("PTA, shuffled", is_compared=False)
 def pta_shuffled(block: Block) -> np.ndarray:
     """Chance level of PTA for the method's values: its mean over all orders of them."""
-    positive, size, count = row_count(block.positive), block.size, block.count
+    positive, size, count = block.positive.sum(axis=1), block.size, block.count
     return 1 - (positive + size - 2 * positive * size / count) / count
 
 
 @metric("IoU, shuffled", is_compared=False)
 def iou_shuffled(block: Block) -> np.ndarray:
     """Chance level of IoU for the method's values: its mean over all orders of them."""
-    return _mean_overlaps(block, np.minimum(row_count(block.positive), block.size))
+    return _mean_overlaps(block, np.minimum(block.positive.sum(axis=1), block.size))
 
 
 @metric("IoU positive, shuffled", is_compared=False)
 def iou_positive_shuffled(block: Block) -> np.ndarray:
     """Chance level of IoU positive for the method's values: its mean over all orders of them."""
-    return _mean_overlaps(block, row_count(block.positive))
+    return _mean_overlaps(block, block.positive.sum(axis=1))
 
 
 def _mean_overlaps(block: Block, drawn: np.ndarray) -> np.ndarray:
     """[B] each row's expected IoU of its evidence and `drawn` [B] of its chosen tokens, drawn at random."""
-    sizes = np.stack([block.count, block.size, drawn], axis=1).astype(int)
-    distinct, index = np.unique(sizes, axis=0, return_inverse=True)  # each combination of sizes is computed once
-    overlaps = np.array([mean_overlap(*row) for row in distinct.tolist()])
-    return overlaps[index.ravel()]
+    tokens, evidence = int(block.count[0]), int(block.size[0])
+    return np.array([mean_overlap(tokens, evidence, number) for number in drawn.tolist()])
 
 
 @cache
@@ -343,31 +328,25 @@ def score(
     metric; one without evidence is 0 in the metrics that need it.
 
     Raises ValueError if the shapes do not fit, and UserError for a metric that does not return finite numbers [B].
-
-    >>> relevance = np.array([0.1, 0.9, 0.0, 0.5, 0.2])  # two samples: three tokens, two tokens
-    >>> evidence = np.array([False, True, False, False, True])
-    >>> score(relevance, evidence, np.ones(5, bool), np.array([0, 3, 5]), {"pg": METRICS["pg"]}).values["pg"].tolist()
-    [1.0, 0.0]
     """
     if not (len(relevance) == len(evidence) == len(chosen) == offsets[-1]):
         raise ValueError(
             f"relevance has {len(relevance)} tokens, evidence {len(evidence)}, chosen {len(chosen)} and offsets "
             f"{offsets[-1]}: all must have the same number"
         )
-    defect = np.full(len(offsets) - 1, NO_EVIDENCE, np.int8)
-    evidence = evidence & chosen
-    defect[_samples_of(evidence, offsets)] = FINE
-    with np.errstate(over="ignore", invalid="ignore"):
-        suspicious = not np.isfinite(relevance.sum())  # a sum is fast; a sum that is too large only costs a second pass
-    if suspicious:
-        defect[_samples_of(chosen & ~np.isfinite(relevance), offsets)] = NOT_FINITE
-    values = {name: np.zeros(len(defect), np.float32) for name in metrics}
+    sample = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))[chosen]
+    relevance, evidence = relevance[chosen], evidence[chosen]
+    counts = np.bincount(sample, minlength=len(offsets) - 1)
+    sizes = np.bincount(sample[evidence], minlength=len(counts))
+    defect = np.where(sizes > 0, FINE, NO_EVIDENCE)
+    defect[sample[~np.isfinite(relevance)]] = NOT_FINITE
+    values = {name: np.zeros(len(counts), np.float32) for name in metrics}
     without = {name: declared for name, declared in metrics.items() if not declared.needs_evidence}
     for state, computed in ((FINE, metrics), (NO_EVIDENCE, without)):
         of_state = np.flatnonzero(defect == state)
         if not computed or not len(of_state):
             continue
-        for samples, block in blocks(relevance, evidence, chosen, offsets, of_state):
+        for samples, block in blocks(relevance, evidence, counts, sizes, of_state):
             for name, declared in computed.items():
                 values[name][samples] = _values_of(name, declared(block), len(samples))
     return Scores(values, defect)
@@ -387,8 +366,3 @@ def _values_of(name: str, values: Any, rows: int) -> np.ndarray:
         first = int(np.argmin(np.isfinite(values)))
         raise UserError(f"metric {name} gave {values[first]} for row {first} of a block: every value must be finite")
     return values
-
-
-def _samples_of(marks: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """The number of the sample of every token that is True in `marks` [S] bool; few are."""
-    return np.searchsorted(offsets, np.flatnonzero(marks), side="right") - 1

@@ -22,7 +22,6 @@ VIEW_COLUMNS = ["sample_id", "evidence_mask", "special_mask", "scope_mask", "len
 LOGITS = ["logit_target", "logit_foil", "predicted_id"]
 RELEVANCE_COLUMNS = ["sample_id", "explanation", "embedding", "relevance", "residual", *LOGITS]
 VARIANT = ["explanation", "embedding", "tokens", "scope"]
-_NAMES = 1 << 16  # names that are Python objects at a time
 #: Shares of a logit. Relevance that is zero by the model's symmetry keeps up to ROUNDING, from rounding or the epsilon
 #: of a norm. How much it keeps differs between processors: between ROUNDING and TELLING, relevance and rounding cannot
 #: be told apart.
@@ -35,34 +34,10 @@ class Mismatch(ValueError):
 
 
 @dataclass(frozen=True)
-class Index:
-    """The positions of distinct names in a list, found by bisection."""
-
-    names: np.ndarray  # [N] bytes, ascending
-    at: np.ndarray  # [N] the position of each name in the list
-
-    @classmethod
-    def of(cls, names: pa.Array | pa.ChunkedArray) -> Index:
-        """The index of a list of strings, no two of which are equal."""
-        text = _as_bytes(names)
-        order = np.argsort(text, kind="stable")
-        return cls(text[order], order)
-
-    def find(self, names: pa.Array | pa.ChunkedArray) -> np.ndarray:
-        """The positions [R] of R names in the list. Raises Mismatch naming the first name that the list lacks."""
-        sought = _as_bytes(names)
-        nearest = np.minimum(np.searchsorted(self.names, sought), max(0, len(self.names) - 1))
-        missing = self.names[nearest] != sought if len(self.names) else np.ones(len(sought), bool)
-        if missing.any():
-            raise Mismatch(f"sample {names[int(missing.argmax())].as_py()} has relevance but no view")
-        return self.at[nearest]
-
-
-@dataclass(frozen=True)
 class Masks:
     """Masks over the tokens of a task's views: evidence, special tokens, and the scope of metrics."""
 
-    samples: Index  # of the sample ids [N]
+    samples: pa.Array  # [N] sample ids, no two of which are equal
     offsets: np.ndarray  # [N + 1], sample i has the tokens offsets[i] to offsets[i + 1]
     evidence: np.ndarray  # [S] bool, all False for a task without evidence
     special: np.ndarray  # [S] bool
@@ -88,7 +63,14 @@ class Masks:
         scope = None if scopes.null_count else _flat_bool(scopes)
         known = label_ids or {}
         gold = np.array([known.get(label, -1) for label in views["label"].to_pylist()], np.int64)
-        return cls(Index.of(views["sample_id"]), offsets, evidence, special, scope, gold)
+        return cls(views["sample_id"], offsets, evidence, special, scope, gold)
+
+    def find(self, names: pa.Array | pa.ChunkedArray) -> np.ndarray:
+        """The positions [R] of R sample ids among `samples`. Raises Mismatch naming the first that they lack."""
+        at = pc.index_in(names, value_set=self.samples)
+        if at.null_count:
+            raise Mismatch(f"sample {names.filter(pc.is_null(at))[0].as_py()} has relevance but no view")
+        return at.to_numpy()
 
     def without_slots(self, positions: np.ndarray) -> Masks:
         """These masks without the slots of a masked model: the token at each sample's position [N] never counts."""
@@ -139,7 +121,7 @@ def predicted_right(relevance: pa.Table, masks: Masks) -> pa.ChunkedArray | pa.A
     Where the model explains its own prediction (`predicted_id`), it must be the gold label; elsewhere the logit of the
     target must exceed that of the foil. Null where there is neither a gold label nor a foil.
     """
-    view = masks.samples.find(relevance["sample_id"])
+    view = masks.find(relevance["sample_id"])
     gold = pa.array(masks.gold[view], mask=masks.gold[view] < 0)
     predicted = relevance["predicted_id"]
     above_foil = pc.greater(relevance["logit_target"], relevance["logit_foil"])
@@ -177,7 +159,7 @@ def _tokens_of(relevance: pa.Table, masks: Masks) -> tuple[np.ndarray, np.ndarra
 
     Raises Mismatch for a row without a view, or with another number of tokens than its view.
     """
-    view = masks.samples.find(relevance["sample_id"])
+    view = masks.find(relevance["sample_id"])
     start, length = masks.offsets[view], np.diff(masks.offsets)[view]
     lengths = pc.list_value_length(relevance["relevance"]).to_numpy()
     if (lengths != length).any():
@@ -195,17 +177,6 @@ def _rows(relevance: pa.Table, correct: pa.Array, tokens: str, scope: str, score
         columns[name] = pa.array([value] * len(relevance), pa.string())
     columns |= {"sample_id": relevance["sample_id"], "correct": correct}
     return pa.table(columns | {name: pa.array(values) for name, values in scores.values.items()})
-
-
-def _as_bytes(names: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """Names [N] as bytes of a fixed width, which compare faster and take less memory than Python objects."""
-    chunks = names.chunks if isinstance(names, pa.ChunkedArray) else [names]
-    parts = [np.zeros(0, "S1")]
-    for chunk in chunks:
-        for start in range(0, len(chunk), _NAMES):
-            part = chunk.slice(start, _NAMES).cast(pa.binary())
-            parts.append(np.array(part.to_pylist(), "S"))
-    return np.concatenate(parts)
 
 
 def _flat(column: pa.ChunkedArray | pa.Array) -> np.ndarray:

@@ -1,11 +1,11 @@
-"""Comparisons of methods on the same samples: intervals of means, paired tests and Holm's correction.
+"""Comparisons of methods on the same samples: intervals of means and paired tests of all pairs together.
 
-Shapes: N samples, M methods, K metrics, R resamples, G clusters.
+Shapes: N samples, M methods, K metrics, R resamples, G clusters (each sample is one unless samples share some).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,10 +23,11 @@ from closelook.evaluation.scoring.intervals import (
 )
 
 SURE = 0.05  # adjusted p values below this tell two methods apart
-FLIPS = 10  # sign flips for each resample: Holm's correction needs small p values
+FLIPS = 9_999  # random sign patterns; all patterns where these are not more
+FEWEST_TESTED = 6  # fewer samples, or clusters, are not tested
 TEST = (
-    "two-sided paired sign-flip permutation test on the per-sample differences, "
-    "p values adjusted by Holm's method over the pairs of methods of one model, task and metric"
+    "two-sided paired sign-flip test on the per-sample differences, p values adjusted for all pairs of methods of one "
+    "model, task and metric together (step-down max-T, Westfall and Young 1993)"
 )
 
 
@@ -42,7 +43,7 @@ class Comparison:
     high: np.ndarray
     difference_low: np.ndarray  # [M, M, K] ends for the row's mean minus the column's
     difference_high: np.ndarray
-    p: np.ndarray  # [M, M, K] adjusted by Holm's method; 1 on the diagonal
+    p: np.ndarray  # [M, M, K] adjusted for all pairs; 1 on the diagonal
     #: [K] the smallest difference of two methods that n samples detect with a power of 0.8; None if it is not known, or
     #: if nothing is tested.
     smallest: np.ndarray | None = None
@@ -56,9 +57,8 @@ class Comparison:
 
     @property
     def is_tested(self) -> bool:
-        """False if samples, or their clusters, are too few for any pair to reach p = 0.05 after Holm's correction."""
-        pairs = len(self.methods) * (len(self.methods) - 1) // 2
-        return (self.n if self.clusters is None else self.clusters) >= np.log2(40 * max(1, pairs))
+        """False if there are fewer than FEWEST_TESTED samples or clusters."""
+        return (self.n if self.clusters is None else self.clusters) >= FEWEST_TESTED
 
     def tested(self) -> Comparison:
         """This comparison; a copy whose p values are 1 if its samples or clusters are too few for a test."""
@@ -79,10 +79,6 @@ class Comparison:
         A group holds the methods that none of the remaining methods beats (see `beats`); within a group, methods are
         ordered by their means. The method of a first group of one is the only one that no other beats; it need not beat
         each of them. Raises ValueError for a metric that is not compared.
-
-        >>> values = np.random.default_rng(0).normal([[[1.0], [0.2], [0.0]]], 1.0, (60, 3, 1))
-        >>> compare(values, ("a", "b", "c"), ("score",), Resampling(500)).groups("score")
-        [('a',), ('b', 'c')]
         """
         beats, k = self.beats(metric, higher_is_better), self.metrics.index(metric)
         mean = self.mean[:, k] if higher_is_better else -self.mean[:, k]
@@ -106,7 +102,7 @@ def compare(
 
     Results are multiplied by `scale`, a number or [K]; by default they are in percent. `shares` (a bool or [K]) says
     which metrics lie between 0 and 1. Returns None if there are no values or no resamples. With fewer than
-    log2(40 x pairs of methods) samples or clusters no difference is tested: all p values are 1.
+    FEWEST_TESTED samples or clusters no difference is tested: all p values are 1.
     """
     n, m, k = values.shape
     clusters = resampling.clusters
@@ -115,6 +111,7 @@ def compare(
     values, scale = values.astype(np.float64), np.broadcast_to(np.asarray(scale, float), k)
     low, high = np.empty((m, k)), np.empty((m, k))
     difference_low, difference_high, smallest = np.zeros((m, m, k)), np.zeros((m, m, k)), np.empty(k)
+    p = np.ones((m, m, k))
     pairs = m * (m - 1) // 2
     first, second = np.triu_indices(m, 1)
     for at, share in enumerate(np.broadcast_to(shares, k)):
@@ -125,14 +122,12 @@ def compare(
         difference_low[first, second, at], difference_high[first, second, at] = ends
         difference_low[second, first, at], difference_high[second, first, at] = -ends[1], -ends[0]
         smallest[at] = smallest_difference(differences, max(1, pairs), clusters=clusters)
-    sums, _ = cluster_sums(values, clusters)  # the differences of a cluster change their sign together
-    flips = max(FLIPS * resampling.resamples, 100 * pairs)  # Holm multiplies p by up to `pairs`
-    p = sign_flip_p(sums, flips, resampling.seed)
+        p[:, :, at] = sign_flip_p(cluster_sums(scores, clusters)[0], resampling.seed)
     low, high, difference_low, difference_high = (scale * end for end in (low, high, difference_low, difference_high))
     mean = scale * values.mean(axis=0)
     count = None if clusters is None else len(np.unique(clusters))
     of_differences = (difference_low, difference_high)
-    compared = Comparison(methods, metrics, n, mean, low, high, *of_differences, holm(p), scale * smallest, count)
+    compared = Comparison(methods, metrics, n, mean, low, high, *of_differences, p, scale * smallest, count)
     return compared.tested()
 
 
@@ -167,36 +162,50 @@ def finite_interval(draws: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def sign_flip_p(values: np.ndarray, flips: int, seed: int) -> np.ndarray:
-    """Two-sided p values [M, M, K] of a sign-flip permutation test of `values` [N, M, K], for every pair of methods.
+def sign_flip_p(values: np.ndarray, seed: int) -> np.ndarray:
+    """Two-sided p values [M, M] of paired sign-flip tests of `values` [G, M], for every pair of columns.
 
-    Under the null hypothesis, each sample's difference is equally likely to have either sign. p is the share of sign
-    patterns whose sum of differences is at least as far from zero as the observed sum; the observed pattern counts.
+    Under the null hypothesis, each row's difference of two columns is equally likely to have either sign; all pairs
+    change their sign together. The statistic is |sum of d| / sqrt(sum of d^2). p values are adjusted for all pairs by
+    the step-down max-T method (Westfall and Young 1993): a pair is compared, in each sign pattern, with the largest
+    statistic among the pairs whose observed statistics are not larger than its own. Columns that are equal up to
+    rounding have p = 1.
+
+    >>> sign_flip_p(np.array([[1.0, 0.0], [3.0, 1.0], [2.0, 1.0]]), seed=0)[0, 1]
+    0.25
     """
+    first, second = np.triu_indices(values.shape[1], 1)
+    differences = values[:, first] - values[:, second]  # [G, pairs]
+    size = np.abs(values).sum(axis=0)
+    rounding = 1e-6 * np.maximum(size[first], size[second])  # of scores that are stored in single precision
+    length = np.sqrt((differences**2).sum(axis=0))
+    varies = length > rounding
+    scaled = np.where(varies, differences / np.where(varies, length, 1.0), 0.0)
+    observed = np.where(varies, np.abs(scaled.sum(axis=0)) - rounding / np.where(varies, length, 1.0), 0.0)
+    ascending = np.argsort(observed, kind="stable")
+    reached, patterns = np.zeros(len(first)), 0
+    for signs in _sign_patterns(len(values), seed):
+        statistics = np.abs(signs @ scaled[:, ascending])
+        largest = np.maximum.accumulate(statistics, axis=1)  # among the pairs up to this one
+        reached += (largest >= observed[ascending]).sum(axis=0)
+        patterns += len(signs)
+    adjusted = np.empty(len(first))
+    adjusted[ascending] = np.maximum.accumulate((reached / patterns)[::-1])[::-1]
+    p = np.ones((values.shape[1], values.shape[1]))
+    p[first, second] = p[second, first] = adjusted
+    return p
+
+
+def _sign_patterns(rows: int, seed: int) -> Iterator[np.ndarray]:
+    """Signs [S, G] of `rows` differences, in parts: all patterns, or the observed one and FLIPS random ones."""
+    if 2**rows <= FLIPS + 1:
+        numbers = np.arange(2**rows)[:, None] >> np.arange(rows)
+        yield 1.0 - 2.0 * (numbers & 1)
+        return
+    yield np.ones((1, rows))
     rng = np.random.default_rng([seed, 1])
-    samples, shape = len(values), values.shape[1:]
-    flat = values.reshape(samples, -1).astype(np.float64)
-    total = flat.sum(axis=0).reshape(shape)
-    size = np.abs(flat).sum(axis=0).reshape(shape)
-    rounding = 1e-6 * np.maximum(size[:, None], size[None])  # of scores that are stored in single precision
-    observed = np.abs(total[:, None] - total[None]) - rounding
-    extreme = np.ones_like(observed)
-    for count in chunk_sizes(flips, max(samples, extreme.size)):
-        signs = 2 * rng.integers(0, 2, (count, samples), dtype=np.int8).astype(np.float64) - 1
-        sums = (signs @ flat).reshape(count, *shape)  # the sum of differences is the difference of sums
-        extreme += (np.abs(sums[:, :, None] - sums[:, None]) >= observed).sum(axis=0)
-    return extreme / (flips + 1)
-
-
-def holm(p: np.ndarray) -> np.ndarray:
-    """Symmetric p values [M, M, K] adjusted for the M (M - 1) / 2 pairs of methods, in each column of K (Holm 1979)."""
-    adjusted = np.ones_like(p)
-    upper = np.triu_indices(len(p), 1)
-    pairs = p[upper]  # [pairs, K]
-    if not len(pairs):
-        return adjusted
-    adjusted[upper] = adjusted[upper[::-1]] = _holm_by_column(pairs)
-    return adjusted
+    for count in chunk_sizes(FLIPS, rows):
+        yield 2.0 * rng.integers(0, 2, (count, rows), dtype=np.int8) - 1.0
 
 
 def holm_adjusted(p: Sequence[float]) -> list[float]:
@@ -205,24 +214,14 @@ def holm_adjusted(p: Sequence[float]) -> list[float]:
     >>> holm_adjusted([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
     """
-    return _holm_by_column(np.asarray(p, float)[:, None])[:, 0].tolist()
-
-
-def _holm_by_column(p: np.ndarray) -> np.ndarray:
-    """`p` [P, K] adjusted for the P tests in each column (Holm 1979)."""
-    order = p.argsort(axis=0)
-    factors = np.arange(len(p), 0, -1)[:, None]
-    ascending = np.take_along_axis(p, order, axis=0)
-    adjusted = np.maximum.accumulate(ascending * factors, axis=0).clip(max=1)
-    unsorted = np.empty_like(p)
-    np.put_along_axis(unsorted, order, adjusted, axis=0)
-    return unsorted
+    values = np.asarray(p, float)
+    order = values.argsort()
+    factors = np.arange(len(values), 0, -1)
+    adjusted = np.empty_like(values)
+    adjusted[order] = np.maximum.accumulate(values[order] * factors).clip(max=1)
+    return adjusted.tolist()
 
 
 def stars(p: float) -> str:
-    """The usual marks of significance.
-
-    >>> [stars(p) for p in (0.2, 0.04, 0.001)]
-    ['', '*', '**']
-    """
+    """The usual marks of significance."""
     return "**" if p < 0.01 else "*" if p < 0.05 else ""

@@ -13,18 +13,18 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from closelook.jobs.bench.record import Results, paired_ratio, seconds_of, summary
-from closelook.lrp_core import Batch, ModelView
+from closelook.lrp_core import Batch, ModelView, Request
 from closelook.lrp_core.methods import EPSILON
-from closelook.lrp_core.methods.explicit import relevance_flow
-from closelook.lrp_core.methods.gradients import READINGS, attribution
+from closelook.lrp_core.methods.gradients import READINGS, Reading, explicit_rules, fields_of, forward_pass
+from closelook.lrp_core.operations.forward import pieces_of
 from closelook.lrp_core.records.explained import CONTRASTIVE
-from closelook.lrp_core.rules.scope import rules_on
 
 _NOTHING: AbstractContextManager = nullcontext()
 METHODS = ("gradient_x_input", "lrp", "attnlrp", "attnlrp_explicit")
+_EXPLICIT = Reading(explicit_rules(EPSILON), READINGS["attnlrp"].measure, conserves=True)
+_READINGS = {"lrp": READINGS["lrp"], "attnlrp": READINGS["attnlrp"], "attnlrp_explicit": _EXPLICIT}
 
 
 def measure_rows(results: Results, name: str, view: ModelView, rows: Sequence[dict[str, Any]], task: str) -> None:
@@ -92,33 +92,41 @@ def once(
     The explanation is contrastive, with full embeddings. Plain gradient x input runs the model without any of
     closelook's rules.
     """
-    states: list[Tensor] = []  # the last is what is explained; explicit gradients add two final states
-    explicit = method == "attnlrp_explicit"
-    rules = _NOTHING if explicit or method == "gradient_x_input" else rules_on(view, [READINGS[method].composite])
-    with torch.enable_grad(), rules:
-        embedded, full = (tensor.detach() for tensor in view.embed(batch))
-        token = embedded.requires_grad_()
-
-        def forward() -> None:
-            if explicit:
-                with relevance_flow(view, EPSILON):
-                    state = view.prediction(view.hidden(batch, token), batch)
-                final = state.detach().requires_grad_()
-                states.extend((state, final, CONTRASTIVE.of(view.unembed(final, batch))))
-            else:
-                states.append(CONTRASTIVE.of(view.logits(view.hidden(batch, token), batch)))
-
-        def aggregate() -> None:
-            explained = states[-1].sum()
-            if explicit:
-                state, final, _ = states
-                (gradient,) = torch.autograd.grad(explained, final)
-                (relevance,) = torch.autograd.grad(state, token, final.detach() * gradient)
-                relevance.sum(-1).masked_fill(batch.attention_mask == 0, 0)
-            else:
-                (gradient,) = torch.autograd.grad(explained, token)
-                attribution(gradient, full, batch.attention_mask, READINGS["attnlrp"].measure)
-
-        forward_s = seconds_of(forward)
+    timed = _Plain(view, batch) if method == "gradient_x_input" else _Ruled(view, batch, _READINGS[method])
+    with torch.enable_grad():
+        forward_s = seconds_of(timed.forward)
         with around_backward:
-            return forward_s, seconds_of(aggregate)
+            return forward_s, seconds_of(timed.aggregate)
+
+
+class _Plain:
+    """Gradient x input of one batch, without rules."""
+
+    def __init__(self, view: ModelView, batch: Batch) -> None:
+        self._view, self._batch = view, batch
+        embedded, self._full = (tensor.detach() for tensor in view.embed(batch))
+        self._token = embedded.requires_grad_()
+
+    def forward(self) -> None:
+        hidden = self._view.hidden(self._batch, self._token)
+        self._explained = CONTRASTIVE.of(self._view.logits(hidden, self._batch)).sum()
+
+    def aggregate(self) -> None:
+        (gradient,) = torch.autograd.grad(self._explained, self._token)
+        (gradient * self._full).sum(-1).masked_fill(self._batch.attention_mask == 0, 0)
+
+
+class _Ruled:
+    """Relevance of one batch by the rules of a reading."""
+
+    def __init__(self, view: ModelView, batch: Batch, reading: Reading) -> None:
+        self._view, self._reading = view, reading
+        (self._piece,) = pieces_of(view, batch, len(batch))
+
+    def forward(self) -> None:
+        self._pass = forward_pass(self._view, self._piece, [CONTRASTIVE.name], [self._reading.composite])
+
+    def aggregate(self) -> None:
+        numbers = self._pass.output[CONTRASTIVE.name]
+        gradients = self._pass.gradients(numbers, self._reading.composite, keep=False)
+        fields_of(Request("attnlrp"), self._reading, gradients, self._piece.batch)

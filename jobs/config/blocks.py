@@ -56,8 +56,7 @@ class TaskConfig(Frozen):
     coref: str | None = None
     """fastcoref model that finds evidence by coreference"""
     truncate: bool = False
-    """true: cut a text that is too long instead of rejecting it: around its evidence, or at its end if it is read
-    whole"""
+    """true: cut a text that is read whole and too long at its end, instead of rejecting it"""
     balance: bool = False
     """true, for BLiMP: draw samples in the singular with replacement until there are as many as in the plural, as
     NormXLogit does"""

@@ -60,7 +60,8 @@ class Comparison:
     def differences(self) -> pd.DataFrame:
         """One row for each metric and pair of methods: the difference of their means, ends of its 95 % interval, p.
 
-        p is adjusted by Holm's method; `smallest` is the difference that these samples would detect in 4 of 5 cases.
+        p is adjusted for all pairs of methods; `smallest` is the difference that these samples would detect in 4 of 5
+        cases.
         """
         return self.run.differences()
 

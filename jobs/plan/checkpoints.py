@@ -228,8 +228,16 @@ def _adapter_folder(model: ModelConfig, adapter: str) -> Path:
 
 
 def numbers_of(directory: Path) -> list[Path]:
-    """The files of a model's directory that decide its numbers: weights and config. Raises as `weight_files`."""
-    return sorted([directory / CONFIG, *weight_files(directory)])
+    """The files of a model's directory that decide its numbers. Raises as `weight_files`.
+
+    They are weights and config, and the settings of generation that say with which tokens a decoder begins.
+    """
+    files = [directory / CONFIG, *weight_files(directory)]
+    generation = directory / "generation_config.json"
+    config = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
+    if config.get("is_encoder_decoder") and generation.exists():
+        files.append(generation)
+    return sorted(files)
 
 
 def _no_directory(model: ModelConfig, directory: Path) -> str:

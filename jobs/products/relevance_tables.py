@@ -21,7 +21,7 @@ from closelook.jobs.products.record import Reject
 from closelook.lrp_core import POOLINGS, Relevance, Request
 from closelook.lrp_core.lazy import imported_object
 from closelook.lrp_core.neurons.logit_lens import top_neurons
-from closelook.lrp_core.rules.boundaries import REASONS
+from closelook.lrp_core.places.boundaries import REASONS
 
 
 def cell_table(
@@ -200,7 +200,7 @@ def neurons_columns(rows: KeptRows, schema: pa.Schema) -> list[pa.Table]:
         entry["activation"] = [neuron.value for neuron in tops[i]]
         entry["layer_relevance"] = relevance.neurons[i].sum(-1).tolist()
         if relevance.boundaries is not None and relevance.peaks is not None and relevance.kept is not None:
-            by_reason = zip(REASONS, relevance.kept[i].unbind(-1), strict=False)  # without experts, no last reason
+            by_reason = zip(REASONS, relevance.kept[i].unbind(-1), strict=True)
             entry |= {f"kept_by_{reason}": of.tolist() for reason, of in by_reason}
             entry |= {"boundaries": relevance.boundaries[i].tolist(), "peaks": relevance.peaks[i].tolist()}
         entries.append(entry)

@@ -21,7 +21,7 @@ from closelook.versions import versions
 
 BENCH_VERSION = 1  # raised when the measurement changes
 BENCH_DTYPE = "float32"  # Close Look 5.4
-REPORT_VERSION = 32  # raised when closelook writes another report of the same store
+REPORT_VERSION = 33  # raised when closelook writes another report of the same store
 _UNLISTED = ("runtime", "pruning", "bench")  # folders with files that are in no manifest
 
 

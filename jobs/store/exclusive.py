@@ -46,7 +46,7 @@ def create_object(root: str, key: str, region: str | None, data: bytes) -> bool:
 def _put_new(bucket: Any, path: str, data: bytes) -> bool:
     """Create the object at `path`. Returns False if it exists."""
     import obstore
-    from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
+    from obstore.exceptions import AlreadyExistsError, BaseError
 
     try:
         obstore.put(bucket, path, data, mode="create")
@@ -54,7 +54,7 @@ def _put_new(bucket: Any, path: str, data: bytes) -> bool:
     except AlreadyExistsError:  # obstore says so after status 412, and after 409
         try:
             obstore.head(bucket, path)
-        except NotFoundError as error:
+        except FileNotFoundError as error:
             raise ConnectionError(f"another write of {path} was under way") from error
         return False
     except BaseError as error:

@@ -30,7 +30,6 @@ from closelook.lrp_core.records.capabilities import (
     POSITIONS,
     POST_NORM,
     PRE_NORM,
-    RULES,
     STATES,
     UNCENTRED,
     Capability,
@@ -121,7 +120,7 @@ class Family(EmbeddingLayout, NormLayout, AttentionLayout, FeedForwardLayout, He
         if self.norm_order != "post" or (self.gate is None and self.experts is None):
             of_norms |= {PLAIN_MLPS}
         of_stack = set() if self.kind.decoder else {STATES, ONE_STACK, NEURONS}
-        known = {GRADIENTS, RULES, ATTENTION, POSITIONS} | of_norms | of_stack | ({PLAIN_SUMS} if bare else set())
+        known = {GRADIENTS, ATTENTION, POSITIONS} | of_norms | of_stack | ({PLAIN_SUMS} if bare else set())
         return frozenset(known.union(perturbable(self.kind)).difference(self.lacks))
 
 

@@ -12,7 +12,7 @@ from closelook.lrp_core.families.layout import (
     Requirement,
     SameAs,
 )
-from closelook.lrp_core.records.capabilities import ATTENTION, RULES
+from closelook.lrp_core.records.capabilities import ATTENTION
 from closelook.lrp_core.records.kinds import MASKED
 
 
@@ -115,7 +115,7 @@ MEGATRON_BERT = replace(
     own_kernel="forward",
 )
 #: DeBERTa-v2 and v3 (the difference is how they were trained). Their disentangled attention adds scores of relative
-#: positions outside of transformers' attention interface: nothing reads its weights, and no rule covers it.
+#: positions outside of transformers' attention interface, so that nothing reads its weights.
 DEBERTA = replace(
     BERT,
     name="deberta-v2",
@@ -128,7 +128,7 @@ DEBERTA = replace(
     query="attention.self.query_proj",
     key="attention.self.key_proj",
     value="attention.self.value_proj",
-    lacks=(ATTENTION, RULES),
+    lacks=(ATTENTION,),
     requires=(
         Requirement("position_biased_input", (False,), "their positions are those that attention adds"),
         Requirement("type_vocab_size", (0,), "they have no segments"),

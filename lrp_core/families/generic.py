@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from closelook.lrp_core.families.base import Family, perturbable
 from closelook.lrp_core.families.layout import ONE_LABEL
-from closelook.lrp_core.records.capabilities import GRADIENTS, ONE_STACK, RULES, Capability
+from closelook.lrp_core.records.capabilities import GRADIENTS, ONE_STACK, Capability
 from closelook.lrp_core.records.kinds import CAUSAL, CLASSIFIER, MASKED, Kind
 from closelook.lrp_core.records.types import UnsupportedModel
 
@@ -45,8 +45,8 @@ class GenericFamily(Family):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """Gradients, rules (of operations), one stack, and the ways to remove a token that the kind allows."""
-        return frozenset({GRADIENTS, RULES, ONE_STACK} | perturbable(self.kind))
+        """Gradients, one stack, and the ways to remove a token that the kind allows."""
+        return frozenset({GRADIENTS, ONE_STACK} | perturbable(self.kind))
 
 
 def generic_family(config: PretrainedConfig, architecture: str | None = None) -> GenericFamily:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from closelook.lrp_core.methods.record import Method
 from closelook.lrp_core.methods.records import PERTURBATION, REPRESENTATION
-from closelook.lrp_core.records.capabilities import ATTENTION, GRADIENTS, ONE_STACK, RULES, STATES, UNCENTRED
+from closelook.lrp_core.records.capabilities import ATTENTION, GRADIENTS, ONE_STACK, STATES, UNCENTRED
 from closelook.lrp_core.records.explained import EVERY, NO_CHOICE
 from closelook.lrp_core.records.finer import FINER
 from closelook.lrp_core.records.option import Option
@@ -77,13 +77,13 @@ def _of_gradients(name: str, label: str, rules: str, conserves: bool = True, **r
     inside = [finer.name for finer in FINER.values() if finer.reader and (conserves or not finer.of_sums)]
     of_all: dict[str, Any] = {
         "explain": "closelook.lrp_core.methods.gradients:explain_many",
-        "needs": (GRADIENTS,) if rules == "plain" else (GRADIENTS, RULES),
+        "needs": (GRADIENTS,),
         "gives": ("tokens", *inside),
         "explanations": EVERY,
         "passes": "gradients",
         "spans": "together",
     }
-    return Method(name, version=1, label=label, conserves=conserves, rules=rules, **of_all | record)
+    return Method(name, version=2, label=label, conserves=conserves, rules=rules, **of_all | record)
 
 
 def _rival(name: str, label: str, softmax: str, **record: Any) -> Method:
@@ -197,19 +197,19 @@ METHODS: Registry[Method] = Registry(
     ),
     Method(
         "attnlrp_explicit",
-        version=1,
+        version=2,
         label="AttnLRP explicit",
-        explain="closelook.lrp_core.methods.explicit:explain_many",
+        explain="closelook.lrp_core.methods.gradients:explain_explicitly",
         spans="summed",
         options=(Option("epsilon", EPSILON, "stabilises every denominator", low=0.0),),
-        needs=(GRADIENTS, RULES, ONE_STACK, STATES),
+        needs=(GRADIENTS, ONE_STACK, STATES),
         gives=("tokens", "heads"),
         passes="explicit",
         same_as=("attnlrp", {"epsilon": 1e-30}),
         forwards=6.0,
         again=5.0,
         order=90,
-        about="AttnLRP propagated layer by layer: the slow original, kept as a baseline and an oracle",
+        about="AttnLRP with relevance divided by every sum: the slow original, kept as a baseline",
         source="AttnLRP section 3",
     ),
     Method(

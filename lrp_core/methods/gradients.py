@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from closelook.lrp_core.device.clock import StageClock
 from closelook.lrp_core.device.precision import wide
 from closelook.lrp_core.methods import METHODS
-from closelook.lrp_core.readers.readout import explained_numbers
-from closelook.lrp_core.records.explained import EXPLAINED, explanations_of, relevance_of
+from closelook.lrp_core.operations.explain import ID_INPUTS, PIXELS, Forward, run
+from closelook.lrp_core.operations.forward import Piece, ReadRows, inputs_of, joined, numbers_of, pieces_of
+from closelook.lrp_core.operations.roots import PATCHES, Root
+from closelook.lrp_core.places.reading import Measure, Reader
+from closelook.lrp_core.readers.attention import Attended, Kernel, around_attention
+from closelook.lrp_core.records.explained import EXPLAINED, relevance_of
 from closelook.lrp_core.records.finer import FINER
 from closelook.lrp_core.records.types import FULL, Batch, Relevance, Request, Requests, Results, UnsupportedMethod
-from closelook.lrp_core.rules import PLAIN, Composite, changed
+from closelook.lrp_core.rules import ATTNLRP, Composite, changed
 from closelook.lrp_core.rules.composite import EPSILON, composite_of
-from closelook.lrp_core.rules.reading import Measure, Reader
-from closelook.lrp_core.rules.scope import rules_on
-from closelook.lrp_core.views.generic import GenericView
-from closelook.lrp_core.views.view import ModelView, Traced
+from closelook.lrp_core.views.view import ModelView
 
 MEASURES: dict[str, Measure] = {
     "product": lambda gradient, value: gradient * value,
@@ -44,61 +46,6 @@ class Reading:
     composite: Composite
     measure: Measure
     conserves: bool
-
-
-@dataclass(frozen=True)
-class Pass:
-    """A forward pass and one explanation of it: the numbers to differentiate, and readers of gradients in the model.
-
-    The forward ran N texts; the batch explains one or more predictions of each, N rows at a time.
-    """
-
-    traced: Traced  # embeddings of the N texts
-    rows: Sequence[Batch]  # the batch in parts of N rows, each with the same texts
-    logits: Tensor  # [B, 2] of target and foil, for the rows of all parts
-    numbers: Tensor  # [B] the explained numbers
-    readers: Sequence[Reader]
-    lap: Callable[..., None]  # called with a stage and methods when the stage ends
-
-    def backward(self, asked: Mapping[Request, Reading], keep: bool) -> Results:
-        """The relevance of the requests `asked`, by a backward pass for each part of `rows`.
-
-        `keep` says that the graph is needed afterwards.
-        """
-        parts: dict[Request, list[Relevance]] = {request: [] for request in asked}
-        sources = [self.traced.token]
-        if self.traced.pixels is not None:
-            sources.append(self.traced.pixels)
-        size = len(self.rows[0])
-        of_rows = zip(self.rows, self.logits.split(size), self.numbers.split(size), strict=True)
-        for number, (row, logits, explained) in enumerate(of_rows, start=1):
-            measures = {request.method: reading.measure for request, reading in asked.items()}
-            for reader in self.readers:
-                reader.begin(measures)
-            more = keep or number < len(self.rows)
-            gradients = torch.autograd.grad(explained.sum(), sources, retain_graph=more)
-            self.lap("backward", *(request.method for request in asked))
-            for request, reading in asked.items():
-                fields = self._of_tokens(request, reading, gradients, row)
-                for reader in self.readers:
-                    fields |= reader.fields(request.method, reading.composite, reading.conserves)
-                conserves = reading.conserves and sums(request)
-                parts[request].append(relevance_of(logits=logits, explained=explained, conserves=conserves, **fields))
-                self.lap("aggregate", request.method)
-        return {request: Relevance.joined(several) for request, several in parts.items()}
-
-    def _of_tokens(
-        self, request: Request, reading: Reading, gradients: Sequence[Tensor], batch: Batch
-    ) -> dict[str, Any]:
-        """Fields of a Relevance for tokens and, of images, pixels, from the gradients at embeddings and pixels."""
-        how, traced = request.option("reduce", "sum"), self.traced
-        value = traced.full if request.embedding == FULL else traced.token.detach()
-        fields: dict[str, Any] = batch.parted(attribution(gradients[0], value, batch.every_mask, reading.measure, how))
-        if traced.pixels is not None:
-            gradient, picture = gradients[1].movedim(1, -1), traced.pixels.detach().movedim(1, -1)  # [B, H, W, C]
-            mask = batch.attention_mask.amax(-1)[:, None, None]
-            fields["pixels"] = attribution(gradient, picture, mask, reading.measure, how)
-        return fields
 
 
 def sums(request: Request) -> bool:
@@ -128,61 +75,163 @@ def explain_many(
 ) -> Results:
     """The relevance for all `requests`, from a forward pass and a backward pass for each composite and explanation.
 
-    Full and partial embeddings share a backward pass, since a sum has the same gradient as each of its terms; so do the
-    pixels of images. `finer` asks for relevance besides that of tokens, by name (`lrp_core.records.finer`).
-    `checkpoint` saves memory by a second forward pass. `clock` measures the seconds of the forward pass, under
-    "gradients", and of each method's backward pass and aggregation. `composite` sets the rules for methods of other
-    packages, whose function binds it: they are gradient x input under these rules.
+    The model runs as its users run it, and rules act on its operations (`lrp_core.operations`). Full and partial
+    embeddings share a backward pass; so do the pixels of images. `finer` asks for relevance besides that of tokens, by
+    name (`lrp_core.records.finer`). `checkpoint` saves memory by a second forward pass. `clock` measures the seconds of
+    the forward pass, under "gradients", and of each method's backward pass and aggregation. `composite` sets the rules
+    for methods of other packages, whose function binds it: they are gradient x input under these rules.
 
     With `texts` = N the batch has the same N texts again and again, and its rows differ only in what is predicted and
     where: the tokens of an answer, say, or the labels of a classifier. Then the N texts run through the forward pass
     once, and every N rows have a backward pass. In causal models later tokens do not influence a prediction, so rows
     may hold the whole answer.
 
-    Models that no family describes follow rules on the operations that they run (`lrp_core.operations`).
-
-    Raises UnsupportedMethod for a method of another pass, and UserError for a contrastive request without foils and,
-    with `texts`, for a batch in which texts do not repeat.
+    Raises UnsupportedMethod for a method of another pass, UnsupportedModel for an operation without a rule, and
+    UserError for a contrastive request without foils and, with `texts`, for a batch in which texts do not repeat.
     """
-    readings = {request: reading_of(request, composite) for request in requests}
-    if isinstance(view, GenericView) and any(reading.composite != PLAIN for reading in readings.values()):
-        from closelook.lrp_core.operations.method import explain_unpadded  # imports this module
-
-        return explain_unpadded(view, batch, requests, clock=clock, composite=composite, texts=texts, **finer)
     passes: dict[tuple[Composite, str], dict[Request, Reading]] = {}
-    for request, reading in readings.items():
+    for request in requests:
+        reading = reading_of(request, composite)
         passes.setdefault((reading.composite, request.explanation), {})[request] = reading
-    read = (batch if texts is None else batch.first_texts(texts)).to(view.device)
+    size = len(batch if texts is None else batch.first_texts(texts))
     batch = batch.to(view.device)
-    rows = batch.parts(len(read))
-    lap = _no_lap if clock is None else clock.lap
-    composites = tuple(dict.fromkeys(rules for rules, _ in passes))
-    readers = [FINER[name].reader_class()(view, read, composites) for name, is_asked in finer.items() if is_asked]
+    names = [name for name, is_asked in finer.items() if is_asked]
+    parts: list[tuple[Piece, Results]] = []
+    for piece in pieces_of(view, batch, size):
+        parts.append(
+            (piece, _of_piece(view, piece, passes, names, checkpoint, _no_lap if clock is None else clock.lap))
+        )
     results: Results = {}
-    with torch.enable_grad(), rules_on(view, composites, readers, checkpointing=checkpoint) as switch:
-        traced = view.traced(read)
-        hidden = view.hidden(read, traced.token)
-        logits, numbers = explained_numbers(view, hidden, batch, explanations_of(requests))
-        lap("forward", "gradients")
-        for left, ((rules, explanation), asked) in zip(reversed(range(len(passes))), passes.items(), strict=True):
-            switch.current = rules
-            one_pass = Pass(traced, rows, logits, numbers[explanation], readers, lap)
-            results |= one_pass.backward(asked, keep=left > 0)
-    return {request: results[request] for request in requests}
+    for request in requests:
+        results[request] = joined(batch, [(piece, found[request]) for piece, found in parts])
+    return results
 
 
-#: `explain_many` for methods with a rule for the softmax, which need eager attention. As another function they have a
-#: pass of their own, so that the methods of the usual pass keep faster kernels.
+#: `explain_many` for methods with a rule for the softmax, which compute attention in steps. As another function they
+#: have a pass of their own, so that the methods of the usual pass keep faster kernels.
 explain_openly = partial(explain_many)
 
 
-def attribution(gradient: Tensor, value: Tensor, mask: Tensor, measure: Measure, how: str = "sum") -> Tensor:
-    """Relevance of tokens [B, T] from gradient and value [B, T, D], in float32 at least; 0 where `mask` [B, T] is 0.
+def explain_explicitly(view: ModelView, batch: Batch, requests: Requests, *, epsilon: float, **options: Any) -> Results:
+    """`explain_many` under `explicit_rules`: the slow form of AttnLRP, with attention in steps."""
+    return explain_many(view, batch, requests, composite=explicit_rules(epsilon), **options)
 
-    For images, relevance of pixels [B, H, W] from gradient and value [B, H, W, C], with a mask [B, 1, 1].
+
+def explicit_rules(epsilon: float) -> Composite:
+    """AttnLRP's rules, with `epsilon` added to the size of every sum that relevance is divided by."""
+    return replace(ATTNLRP, name="attnlrp_explicit", stabiliser=epsilon)
+
+
+def forward_pass(
+    view: ModelView,
+    piece: Piece,
+    explanations: Sequence[str],
+    composites: Sequence[Composite],
+    stacks: Sequence[str] = (),
+) -> Forward:
+    """A forward pass under the rules of `composites`, whose `output` has the "logits" and the numbers by explanation.
+
+    The blocks of the lists at the paths `stacks` run again in the backward pass.
     """
-    relevance = measure(wide(gradient), wide(value))
-    return REDUCTIONS[how](relevance).masked_fill(mask == 0, 0)
+    head = ReadRows(view, piece)
+
+    def numbers(output: Any) -> dict[str, Tensor]:
+        return numbers_of(view, head, output.logits, piece.batch, explanations)
+
+    with head.chosen():
+        return run(view.model, inputs_of(view, piece.texts), numbers, composites, view.dtype, stacks)
+
+
+def _of_piece(
+    view: ModelView,
+    piece: Piece,
+    passes: Mapping[tuple[Composite, str], Mapping[Request, Reading]],
+    finer: Sequence[str],
+    checkpoint: bool,
+    lap: Callable[..., None],
+) -> Results:
+    """The results for rows that run together."""
+    composites = tuple(dict.fromkeys(composite for composite, _ in passes))
+    explanations = tuple(dict.fromkeys(explanation for _, explanation in passes))
+    readers: list[Reader] = [FINER[name].reader_class()(view, piece.texts, composites) for name in finer]
+    results: dict[Request, list[Relevance]] = {}
+    with watching(view, readers):
+        forward = forward_pass(view, piece, explanations, composites, view.stacks if checkpoint else ())
+        lap("forward", "gradients")
+        rows = piece.batch.parts(piece.size)
+        left = len(passes) * len(rows)
+        for (composite, explanation), asked in passes.items():
+            for number, row in enumerate(rows):
+                left -= 1
+                here = slice(number * piece.size, (number + 1) * piece.size)
+                explained, logits = (forward.output[name][here] for name in (explanation, "logits"))
+                for reader in readers:
+                    reader.begin({request.method: way.measure for request, way in asked.items()})
+                gradients = forward.gradients(explained, composite, keep=left > 0)
+                lap("backward", *(request.method for request in asked))
+                for request, way in asked.items():
+                    fields = fields_of(request, way, gradients, row)
+                    for reader in readers:
+                        fields |= reader.fields(request.method, composite, way.conserves)
+                    conserves = way.conserves and sums(request)
+                    relevance = relevance_of(logits=logits, explained=explained, conserves=conserves, **fields)
+                    results.setdefault(request, []).append(relevance)
+                    lap("aggregate", request.method)
+    return {request: Relevance.joined(several) for request, several in results.items()}
+
+
+def fields_of(
+    request: Request, reading: Reading, gradients: Sequence[tuple[Root, Tensor]], batch: Batch
+) -> dict[str, Any]:
+    """Fields of a Relevance for tokens and, of images, pixels, from the gradients at the roots of a forward pass."""
+    how = REDUCTIONS[request.option("reduce", "sum")]
+    whole = request.embedding == FULL and reading.measure is MEASURES["product"]
+    by_stream: dict[str, list[Tensor]] = {}
+    for root, gradient in gradients:
+        if root.words or whole:
+            relevance = reading.measure(wide(gradient), wide(root.value.detach()))
+            if root.stream == PIXELS:
+                relevance = relevance.movedim(1, -1)  # [B, H, W, C]
+            by_stream.setdefault(root.stream, []).append(relevance)
+    reduced = {name: how(_added(parts)) for name, parts in by_stream.items()}
+    pixels = reduced.get(PIXELS)
+    fields: dict[str, Any] = {"tokens": reduced[ID_INPUTS[0] if pixels is None else PATCHES]}
+    fields["tokens"] = fields["tokens"].masked_fill(batch.attention_mask == 0, 0)
+    if batch.decoder_attention_mask is not None:
+        fields["decoder_tokens"] = reduced[ID_INPUTS[1]].masked_fill(batch.decoder_attention_mask == 0, 0)
+    if pixels is not None:
+        fields["pixels"] = pixels.masked_fill(batch.attention_mask.amax(-1)[:, None, None] == 0, 0)
+    return fields
+
+
+def _added(parts: Sequence[Tensor]) -> Tensor:
+    """The sum of relevances [B, T, D], on the first one's device; side by side where roots differ in width."""
+    parts = [part.to(parts[0].device) for part in parts]
+    if len({part.shape for part in parts}) == 1:
+        return torch.stack(parts).sum(0)
+    return torch.cat(parts, -1)
+
+
+@contextmanager
+def watching(view: ModelView, readers: Sequence[Reader]) -> Iterator[None]:
+    """Inside, `readers` see values inside the model, and gradients in backward passes."""
+
+    def attend(kernel: Kernel, module: nn.Module, *tensors: Any, layer: int, **options: Any) -> Attended:
+        read, mask = tensors[:3], tensors[3]
+        for reader in readers:
+            read = reader.before_attention(layer, read)
+        context, weights = kernel(module, *read, mask, **options)
+        for reader in readers:
+            context = reader.after_attention(layer, context)
+        return context, weights
+
+    with ExitStack() as undo:
+        for reader in readers:
+            undo.enter_context(reader.tapping())
+        if readers:
+            around = {each.attention: partial(attend, layer=layer) for layer, each in enumerate(view.attentions)}
+            undo.enter_context(around_attention(view, around))
+        yield
 
 
 def _no_lap(stage: str, *methods: str) -> None:

@@ -218,6 +218,11 @@ class Method:
         return [self.base, self.version, sorted([name, self.values[name]] for name in keyed)]
 
     @property
+    def is_ruled(self) -> bool:
+        """True for a method of the gradient pass under rules, other than the model's own gradients."""
+        return self.rules not in (None, "plain")
+
+    @property
     def shares_forwards(self) -> bool:
         """True if predictions of the same text can share a forward pass: the function has a parameter `texts`."""
         return "texts" in self._parameters

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,15 +19,15 @@ from torch import Tensor
 
 from closelook.lrp_core.device.transfer import to_host
 from closelook.lrp_core.interventions.neurons import check_neuron
-from closelook.lrp_core.methods.gradients import READINGS, attribution
+from closelook.lrp_core.methods.gradients import READINGS, fields_of
 from closelook.lrp_core.neurons.activations import peaks_of
 from closelook.lrp_core.neurons.activity import batch_of, counting
 from closelook.lrp_core.neurons.near_ties import SPARE, runs
+from closelook.lrp_core.operations.explain import run
+from closelook.lrp_core.operations.forward import inputs_of
 from closelook.lrp_core.parts.block import FeedForward
 from closelook.lrp_core.readers.feed_forward import Passing, at_neurons
-from closelook.lrp_core.records.types import UnsupportedMethod
-from closelook.lrp_core.rules.neurons import share_above
-from closelook.lrp_core.rules.scope import rules_on
+from closelook.lrp_core.records.types import Request, UnsupportedMethod
 from closelook.lrp_core.views.guard import undisturbed
 from closelook.lrp_core.views.view import ModelView
 
@@ -127,23 +128,22 @@ def explain_contexts(
         raise UnsupportedMethod(f"{method!r} is no gradient method; choose {' or '.join(READINGS)}")
     reading, batch = READINGS[method], batch_of([context.ids for context, _, _ in examples]).to(view.device)
     inputs: Inputs = {}
-    with undisturbed(view), torch.inference_mode(False), torch.enable_grad(), ExitStack() as undo:
-        token, full = (one.detach() for one in view.embed(batch))
-        token.requires_grad_()
+
+    def activations(_: Any) -> dict[str, Tensor]:
+        explained = []
+        for row, (one, layer, neuron) in enumerate(examples):
+            part = view.blocks[layer].part_of(neuron)
+            x, passing = inputs[layer, part]
+            of_texts = passing.spread(x, batch.input_ids.shape)  # [B, T, F]
+            explained.append(of_texts[row, one.position, neuron - part.first].to(view.device))
+        return {"activation": torch.stack(explained)}
+
+    with undisturbed(view), torch.inference_mode(False), ExitStack() as undo:
         for layer in {layer for _, layer, _ in examples}:
             undo.enter_context(at_neurons(view.blocks[layer], partial(_note_input, inputs=inputs, layer=layer)))
-        with rules_on(view, (reading.composite,)):
-            view.hidden(batch, token)
-            explained = []
-            for row, (one, layer, neuron) in enumerate(examples):
-                part = view.blocks[layer].part_of(neuron)
-                x, passing = inputs[layer, part]
-                share = share_above(part, view.family, reading.composite.bilinear)
-                # the rule gives gate and signal a share of their product's gradient; here the product is explained
-                activation = passing.spread(x, batch.input_ids.shape)[row, one.position, neuron - part.first]
-                explained.append(activation.to(view.device) * share)
-            (gradient,) = torch.autograd.grad(torch.stack(explained).sum(), token)  # rows are independent
-    relevance = attribution(gradient, full, batch.attention_mask, reading.measure).cpu()
+        forward = run(view.model.base_model, inputs_of(view, batch), activations, (reading.composite,), view.dtype)
+        gradients = forward.gradients(forward.output["activation"], reading.composite, keep=False)
+    relevance = fields_of(Request(method), reading, gradients, batch)["tokens"].cpu()
     return [row[: len(one.ids)].tolist() for row, (one, _, _) in zip(relevance, examples, strict=True)]
 
 

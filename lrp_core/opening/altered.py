@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from closelook.lrp_core.families.generic import way_out
-from closelook.lrp_core.parts.layers import ADDED_WEIGHTS, ALTERED, Convolution, LinearLayer, NormView
+from closelook.lrp_core.parts.layers import ADDED_WEIGHTS, ALTERED, CONVOLUTION, LinearLayer, NormView
 from closelook.lrp_core.readers.attention import Attended, Kernel, around_attention
 from closelook.lrp_core.records.capabilities import ATTENTION
 from closelook.lrp_core.records.types import Batch, UnsupportedModel, UserError
@@ -69,7 +69,7 @@ def note_altered(view: ModelView) -> None:
                     f"weights say (a hook, or another class): undo the change{way_out(view.family)}"
                 )
         for layer in view.linear_layers():
-            if layer.module in doubtful and not isinstance(layer, Convolution) and _layer_differs(layer, bound):
+            if layer.module in doubtful and layer.group != CONVOLUTION and _layer_differs(layer, bound):
                 ALTERED[layer.module] = paths[layer.module]
         others = [module for module in _others_read(view) if module in doubtful]
 
@@ -205,7 +205,7 @@ def _others_read(view: ModelView) -> Iterator[nn.Module]:
     for path in view.stacks:
         parts = view.model.get_submodule(path).modules()
         yield from (part for part in parts if next(part.children(), None) is not None)
-    yield from (layer.module for layer in view.linear_layers() if isinstance(layer, Convolution))
+    yield from (layer.module for layer in view.linear_layers() if layer.group == CONVOLUTION)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,12 +13,10 @@ from closelook.lrp_core.families import family_of, without_head
 from closelook.lrp_core.families.generic import GenericFamily, way_out
 from closelook.lrp_core.families.images import ImageFamily
 from closelook.lrp_core.opening.adapters import beside_base
-from closelook.lrp_core.opening.altered import may_be_altered, note_altered
+from closelook.lrp_core.opening.altered import note_altered
 from closelook.lrp_core.opening.checkpoint import check_model
 from closelook.lrp_core.opening.rebuilt import separated, unrolled
-from closelook.lrp_core.records.capabilities import RULES
 from closelook.lrp_core.records.types import UnsupportedModel, UserError
-from closelook.lrp_core.rules.activation import Activation, activation
 from closelook.lrp_core.views.encoder_decoder import EncoderDecoderView
 from closelook.lrp_core.views.generic import GenericView
 from closelook.lrp_core.views.images import ImageView
@@ -32,8 +29,8 @@ def view_of(model: nn.Module, family: str | None = None) -> ModelView:
     To undo these changes afterwards, call it inside :func:`lrp_core.views.guard.left_as_it_was`. `family` "generic"
     runs the model as a whole, whether a family describes it or not. Raises UnsupportedModel for a quantised model, an
     unknown type, a head that predicts neither tokens nor labels, parts that were replaced, removed or altered (see
-    :func:`note_altered`), norms without weights, and activations without a rule; raises UserError for weights that were
-    made in inference mode or are on the meta device.
+    :func:`note_altered`), and norms without weights; raises UserError for weights that were made in inference mode or
+    are on the meta device.
     """
     model = beside_base(model)
     if not isinstance(model, PreTrainedModel):
@@ -67,32 +64,8 @@ def view_of(model: nn.Module, family: str | None = None) -> ModelView:
     if bare:
         path = next(name for name, module in model.named_modules() if module is bare[0])
         raise UnsupportedModel(f"{type(model).__name__}: the norm {path} has no weights, which no rule covers")
-    if RULES in described.capabilities:
-        try:
-            named, _ = activation(view.activation_name), activation(view.head_activation_name)
-        except UnsupportedModel as error:
-            raise UnsupportedModel(f"{error}{way_out(view.family)}") from None
-        modules = [block.activation for block in view.blocks if block.activation is not None]
-        modules += [block.experts.all.act_fn for block in view.blocks if block.experts is not None]
-        for module in modules:
-            if not _computes(module, named):
-                raise UnsupportedModel(
-                    f"{type(model).__name__}: the activation {type(module).__name__} of its blocks is not the "
-                    f"{view.activation_name!r} that its config names and rules follow: correct the config, or undo "
-                    "the change"
-                )
     note_altered(view)
     return view
-
-
-def _computes(module: nn.Module, kind: Activation) -> bool:
-    """True if an activation module computes the activation that a rule is for, with the caller's hooks.
-
-    Others, such as accelerate's, do not run.
-    """
-    z = torch.tensor([-12.0, -2.5, -0.5, 0.5, 2.5, 12.0], device="cpu", dtype=torch.float32)
-    compute = module if may_be_altered(module) else partial(type(module).forward, module)
-    return torch.allclose(compute(z.clone()), z * kind.ratio(z), atol=1e-5)
 
 
 def _check_layout(view: ModelView) -> None:

@@ -32,12 +32,13 @@ def attention(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     mode.refuse_constant(func, query, key, value)
     plan = mode.plan
     options = {"is_causal": bool(causal), "scale": scale, "enable_gqa": bool(grouped)}
-    if any(plan.each(backward_of)) and not all(plan.each(holds_weights)):
+    steps = mode.stabilises or any(plan.each(backward_of))
+    if steps and not all(plan.each(holds_weights)):
         with torch.no_grad():
             stock = func(query, key, value, mask, **options)
         with mode:
-            steps = _in_steps(query, key, value, mask, **options)
-        return with_value(steps, stock)
+            result = _in_steps(query, key, value, mask, **options)
+        return with_value(result, stock)
     if mask is not None and mask.requires_grad:
         mask = scaled(mask, plan.each(_of_mask), plan)
     of_weights = plan.each(_of_weights)

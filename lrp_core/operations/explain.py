@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from closelook.lrp_core.device.precision import unrounded, wide
+from closelook.lrp_core.operations.checkpointing import checkpointed
 from closelook.lrp_core.operations.mode import Operations
 from closelook.lrp_core.operations.nodes import Plan
 from closelook.lrp_core.operations.roots import PATCHES, Root, Roots
+from closelook.lrp_core.operations.watching import embedded
 from closelook.lrp_core.records.types import UnsupportedModel
 from closelook.lrp_core.rules.records import Composite
 
@@ -50,12 +53,14 @@ def run(
     readout: Callable[[Any], Mapping[str, Tensor]],
     composites: Sequence[Composite],
     dtype: torch.dtype | None = None,
+    stacks: Sequence[str] = (),
 ) -> Forward:
     """Run `model(**inputs)` under the rules of `composites`; `readout` takes the explained numbers from its output.
 
     `inputs` hold token ids [B, T] as `input_ids` and, for the decoder of an encoder-decoder, `decoder_input_ids`; or
-    images as `pixel_values`. `dtype` is the model's precision. Raises UnsupportedModel, with the name of a module, for
-    an operation without a rule.
+    images as `pixel_values`. `dtype` is the model's precision. The blocks of the lists at the paths `stacks` run again
+    in the backward pass, to save memory. Raises UnsupportedModel, with the name of a module, for an operation without a
+    rule.
     """
     inputs = dict(inputs)
     for name, value in inputs.items():
@@ -71,7 +76,7 @@ def run(
     if dtype is None:
         dtype = next(parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
     with torch.enable_grad():
-        with mode, unrounded(dtype):
+        with mode, unrounded(dtype), _put_out(model), checkpointed(model, stacks, mode, dtype):
             output = model(**inputs)
         mode.check(output)
         numbers = readout(output)
@@ -80,6 +85,16 @@ def run(
         if not any(root.words and root.stream == name for root in roots.found):
             raise UnsupportedModel(f"{type(model).__name__} looks up no embeddings of the batch's {name}")
     return Forward(plan, roots, numbers)
+
+
+@contextmanager
+def _put_out(model: nn.Module) -> Iterator[None]:
+    """Inside, roots are what embedding modules put out, such as a multiple of the embeddings that they look up."""
+    with ExitStack() as undo:
+        for module in model.modules():
+            if isinstance(module, nn.Embedding) and type(module).forward is not nn.Embedding.forward:
+                undo.enter_context(module.register_forward_hook(embedded))
+        yield
 
 
 def _require_visible(model: nn.Module) -> None:

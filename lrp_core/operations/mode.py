@@ -28,6 +28,7 @@ from closelook.lrp_core.operations.marks import (
 from closelook.lrp_core.operations.nodes import Plan
 from closelook.lrp_core.operations.roots import LOOK_UPS, Roots
 from closelook.lrp_core.operations.scope import Scope, name_of
+from closelook.lrp_core.operations.stabilised import SUMS, stabilised_sum
 from closelook.lrp_core.operations.table import PASS, TABLE, Entry
 from closelook.lrp_core.records.types import UnsupportedModel
 
@@ -96,6 +97,8 @@ class Operations(Scope):
             if entry.carries is not None:
                 self._check(func, entry, carrying, args, kwargs)
             result = entry.handler(self, func, args, kwargs)
+            if self.stabilises and func in SUMS:
+                result = stabilised_sum(result, self.plan)
         if entry is None or entry.in_place or result is None:
             self._admit(args[0] if result is None and args else result)
         elif type(result) is Tensor:

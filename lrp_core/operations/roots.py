@@ -34,6 +34,7 @@ class Roots:
         """`ids` are the batch's tokens [B, T] by the name of their stream; `pixels` [B, C, H, W] are a root, too."""
         self.ids, self.pixels = dict(ids), pixels
         self.found: list[Root] = []
+        self._apart: set[str | None] = set()  # streams whose embeddings are transposed, or stand beside others
         self._first: dict[
             str | None, int
         ] = {}  # by stream: the column of its first token, if a model puts others before or after
@@ -54,6 +55,8 @@ class Roots:
             return rows
         stream, is_transposed, first = place
         ids = self.ids[stream]
+        if is_transposed or indices.numel() > ids.numel():
+            self._apart.add(stream)
         if is_transposed:
             rows = rows.transpose(0, 1)
         rows = rows.detach().reshape(len(ids), -1, *rows.shape[indices.dim() :])
@@ -108,6 +111,14 @@ class Roots:
         self._leaves[id(leaf)] = leaf
         self.found.append(Root(stream, leaf, words))
         return marked(leaf.clone(), Mark(embedding=stream))
+
+    def put_out(self, embeddings: Tensor) -> Tensor:
+        """What a module makes of embeddings that it looked up, such as a multiple, as the root in their place."""
+        stream = mark_of(embeddings).embedding
+        if stream is None or stream in self._apart or not embeddings.requires_grad:
+            return embeddings
+        del self.found[max(at for at, root in enumerate(self.found) if root.stream == stream)]
+        return self._root(embeddings, stream, words=True)
 
     def added(self, embeddings: Tensor, constant: Any) -> Any:
         """The `constant` that a model adds to embeddings: a root if it has a row for each token, as positions have."""

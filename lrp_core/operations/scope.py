@@ -25,6 +25,7 @@ class Scope(TorchFunctionMode):
         self.key = object()  # marks nodes of the graph; the mode itself would be kept alive by them
         self.layers = Layers()
         self.rules_layers = any(composite.linear.ruled for composite in plan.composites)
+        self.stabilises = any(composite.stabiliser for composite in plan.composites)
         self.plain = all(composite.name == "plain" for composite in plan.composites)
 
     def refuse_constant(self, func: Any, *tensors: Any) -> None:

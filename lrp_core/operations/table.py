@@ -34,12 +34,12 @@ class Entry:
     steps: bool = False  # whether it may be a step of an elementwise function that a model writes as several
 
 
-def _only_called(mode: Scope, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def only_called(mode: Scope, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a function whose result depends on no numbers of a tensor, such as its shape."""
     return func(*args, **kwargs)
 
 
-PASS = Entry(_only_called, None)
+PASS = Entry(only_called, None)
 TABLE: dict[Any, Entry] = {}
 NAMES: dict[Handler, list[str]] = {}  # by rule: the functions that it is for
 _SPACES = (torch, Tensor, torch.nn.functional, torch._C._nn, torch.special, torch.linalg, torch.fft)

@@ -13,7 +13,7 @@ from closelook.lrp_core.operations.marks import NONE, Mark, joined, mark_of, mar
 from closelook.lrp_core.operations.nodes import holds_activations, scaled
 from closelook.lrp_core.operations.norms import arguments
 from closelook.lrp_core.operations.scope import Scope
-from closelook.lrp_core.operations.table import PASS, TABLE, Entry, rule, spellings
+from closelook.lrp_core.operations.table import PASS, TABLE, Entry, only_called, rule, spellings
 from closelook.lrp_core.rules.records import Composite
 
 
@@ -319,6 +319,8 @@ for _attribute in dir(Tensor):
     if hasattr(_getter, "__get__") and type(_getter).__name__ in ("getset_descriptor", "property"):
         TABLE.setdefault(_getter.__get__, PASS)
 TABLE[read_of("data")] = Entry(detached, None)
+for _name in ("requires_grad", "grad_fn", "is_leaf"):
+    TABLE[read_of(_name)] = Entry(only_called, None)  # of the graph, which a pending tensor gets before
 
 
 def _joined(result: Any, mode: Scope, func: Any, args: Any, kwargs: Any) -> Any:

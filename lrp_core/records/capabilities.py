@@ -16,7 +16,6 @@ class Capability:
 
 POSITIONS = Capability("positions", "position and segment embeddings that are described")
 GRADIENTS = Capability("gradients", "embeddings that take gradients")
-RULES = Capability("rules", "a rule for every nonlinearity", stands_in=False)
 ATTENTION = Capability("attention", "attention weights that can be read", stands_in=False)
 NEURONS = Capability("neurons", "feed-forward layers that are described", stands_in=False)
 STATES = Capability("states", "hidden states and a head that applies to any token", stands_in=False)

@@ -1,7 +1,7 @@
 """Kinds of relevance besides that of tokens: of heads, layers, neurons and more. Imports no torch.
 
 To add a kind, write its record and the fields of its results here and, if gradients give it, a reader in a module of
-`lrp_core/rules/`. The argument in `method(view, batch, NAME=True)`, its checks, and the fields of `Relevance` follow.
+`lrp_core/places/`. The argument in `method(view, batch, NAME=True)`, its checks, and the fields of `Relevance` follow.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ class Finer:
 
 
 _RECORDS = (
-    Finer("heads", "relevance of attention heads", (ATTENTION,), "closelook.lrp_core.rules.heads:HeadRelevance"),
+    Finer("heads", "relevance of attention heads", (ATTENTION,), "closelook.lrp_core.places.heads:HeadRelevance"),
     Finer("layers", "relevance by layer", (STATES, ONE_STACK)),
-    Finer("neurons", "relevance of neurons", (NEURONS,), "closelook.lrp_core.rules.neurons:NeuronRelevance"),
+    Finer("neurons", "relevance of neurons", (NEURONS,), "closelook.lrp_core.places.neurons:NeuronRelevance"),
     Finer(
         "projections",
         "relevance of queries, keys, values and outputs of attention",
         (ATTENTION, ONE_STACK, NEURONS),
-        "closelook.lrp_core.rules.heads:ProjectionRelevance",
+        "closelook.lrp_core.places.heads:ProjectionRelevance",
     ),
     Finer(
         "boundaries",
         "relevance at the boundaries of layers",
         (ATTENTION, ONE_STACK, NEURONS),
-        "closelook.lrp_core.rules.boundaries:BoundaryRelevance",
+        "closelook.lrp_core.places.boundaries:BoundaryRelevance",
         of_sums=True,
     ),
 )
@@ -74,7 +74,7 @@ class FinerFields:
     neuron_values: Tensor | None = field(default=None, metadata=axes("B L F"))
     # Of boundaries between blocks: the relevance below and above each block [B, L + 1]; the largest absolute relevance
     # of a token there [B, L + 1]; and the relevance that a block keeps: that of its biases and of the softmax of
-    # attention [B, L, 2] and, with experts, of their router [B, L, 3].
+    # attention [B, L, 2].
     boundaries: Tensor | None = field(default=None, metadata=axes("B N"))
     peaks: Tensor | None = field(default=None, metadata=axes("B N"))
     kept: Tensor | None = field(default=None, metadata=axes("B L R"))

@@ -119,8 +119,9 @@ class Composite:
     normalization: FactorRule = TRUE_FACTOR
     activation: FactorRule = TRUE_FACTOR
     constant_logits_bias: bool = False  # the rule of the unembedding leaves its bias out
+    stabiliser: float = 0.0  # is added to the size of every sum that relevance is divided by
 
     @property
     def is_linear(self) -> bool:
-        """True if norms and activations are linear under the rules, so that surrogates may replace them (`switch`)."""
+        """True if norms and activations are linear under the rules."""
         return self.normalization.constant and self.activation.constant

@@ -1,71 +1,25 @@
 """The softmax of attention and its rules.
 
 By default the rule is the true gradient (AttnLRP proposition 3.1; Close Look C.6), which any kernel computes. Other
-rules need the scores, hence the eager kernel `attend_openly`. A rule turns the gradient ds at the weights
+rules need the scores, so attention is computed in steps. A rule turns the gradient ds at the weights
 s = softmax(x) into the gradient at the scores x, all [..., T]; R = s ds is the relevance of the weights.
 """
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from closelook.lrp_core.device.precision import wide, wide_dtype
-from closelook.lrp_core.readers.attention import attend_eagerly
-from closelook.lrp_core.rules.activation import activate, soft_cap
-from closelook.lrp_core.rules.propagation import stabilised
+from closelook.lrp_core.device.precision import wide
 from closelook.lrp_core.rules.records import TRUE_SOFTMAX, SoftmaxRule
-from closelook.lrp_core.rules.switch import Ruled, Switch
 
 _TINY = 1e-6  # keeps scores away from 0 where rules divide by them
 _IN_CACHE = 100_000  # numbers in a piece of rows, so that a few such pieces fit into a core's cache
-_HIDDEN = -1e4  # scores with less than that added are masked: masks add the least number of their dtype, or infinity
 
 
-def attend_openly(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    switch: Switch,
-    *,
-    softcap: float | None = None,
-    **options: Any,
-) -> tuple[Tensor, Tensor]:
-    """Eager attention in which the gradient of the softmax follows the composite in force; see `attend_eagerly`.
-
-    Scores are capped at `softcap`, with the rule of activations.
-    """
-
-    def cap(scores: Tensor, capped: Tensor) -> Tensor:
-        assert softcap is not None
-        return activate(scores, capped, soft_cap(softcap), False, switch)
-
-    softmax = partial(_softmax, switch=switch)
-    return attend_eagerly(query, key, value, mask, softmax=softmax, cap=cap, softcap=softcap, **options)
-
-
-def _softmax(scores: Tensor, mask: Tensor | None, switch: Switch) -> Tensor:
-    """Softmax of scores [..., T] plus `mask`, computed in float32 at least, with the gradient of the rule in force."""
-    masked = scores.detach() if mask is None else scores.detach() + mask
-    weights = masked.softmax(-1, dtype=wide_dtype(scores.dtype)).to(scores.dtype)
-    hidden = None if mask is None else mask < _HIDDEN
-
-    def gradient(ds: Tensor, scores: Tensor, weights: Tensor) -> tuple[Tensor]:
-        rule = switch.current.softmax
-        if rule.backward is None:
-            return (weights * (ds - (ds * weights).sum(-1, keepdim=True)),)
-        if hidden is not None:
-            scores = scores.masked_fill(hidden, 0)
-        return (rule.backward(ds, scores, weights, hidden),)
-
-    return Ruled.apply(weights, gradient, (scores, weights), scores)
-
-
-# rules beside the true gradient
+def stabilised(z: Tensor, epsilon: float) -> Tensor:
+    """z + epsilon * sign(z), with sign(0) = 1: never zero."""
+    return torch.where(z < 0, z - epsilon, z + epsilon)
 
 
 def _constant(ds: Tensor, x: Tensor, s: Tensor, hidden: Tensor | None) -> Tensor:

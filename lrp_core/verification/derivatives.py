@@ -22,17 +22,17 @@ import torch
 from torch import Tensor, nn
 
 from closelook.lrp_core.device.precision import unrounded
+from closelook.lrp_core.methods.gradients import explain_many
+from closelook.lrp_core.operations.watching import watched
 from closelook.lrp_core.parts.layers import NormView
 from closelook.lrp_core.readers.attention import Attended, around_attention, attend_eagerly
-from closelook.lrp_core.records.capabilities import ATTENTION, RULES
+from closelook.lrp_core.records.capabilities import ATTENTION
 from closelook.lrp_core.records.explained import whichever
-from closelook.lrp_core.records.types import Batch, UnsupportedMethod
+from closelook.lrp_core.records.types import Batch, Request, UnsupportedMethod
 from closelook.lrp_core.records.variants import tiled
 from closelook.lrp_core.rules import ATTNLRP, LRP, PLAIN, Composite
-from closelook.lrp_core.rules.scope import rules_on
 from closelook.lrp_core.verification.record import Gap
 from closelook.lrp_core.verification.rounding import MARGIN, Rounded, distance, largest, unit_of
-from closelook.lrp_core.views.generic import GenericView
 from closelook.lrp_core.views.view import ModelView
 
 #: The relative step on an embedding, by dtype: small enough for curvature and large enough for rounding.
@@ -42,9 +42,8 @@ _SLOTS = {"normalization": "norms", "activation": "activations", "bilinear": "pr
 
 def check_held(view: ModelView, composite: Composite) -> None:
     """Raise UnsupportedMethod if the factors that a composite holds constant cannot be held in this model."""
-    described = RULES in view.family.capabilities and not isinstance(view, GenericView)
-    if not described and composite != Composite(composite.name):
-        raise UnsupportedMethod(f"{view.family.title} have no rules on described parts")
+    if ATTENTION not in view.family.capabilities and composite != Composite(composite.name):
+        raise UnsupportedMethod(f"{view.family.title} have attention that is not described")
     if view.routed and (composite.activation.constant or not _passes(composite)):
         raise UnsupportedMethod("experts run the tokens of all rows together")
 
@@ -215,16 +214,19 @@ EMBEDDINGS = Entrance()
 
 def relevance_at(view: ModelView, batch: Batch, composite: Composite, entrance: Entrance) -> Tensor:
     """Relevance [T] of the one sample of a batch under the composite: gradient times state at the entrance."""
-    leaves: list[Tensor] = []
+    read: list[Tensor] = []
 
-    def trace(states: Tensor) -> Tensor:
-        leaves.append(states.detach().requires_grad_())
-        return leaves[-1]
+    def note(gradient: Tensor, states: Tensor) -> None:
+        read[:] = [(gradient * states).sum(-1)[0]]
 
-    with torch.enable_grad(), rules_on(view, [composite]):
-        explained = entrance.explained(view, batch, trace)
-        (gradient,) = torch.autograd.grad(explained.sum(), leaves)
-    return (gradient * leaves[0].detach()).sum(-1)[0]
+    explanation = whichever(batch.foil_ids is not None).name
+    request = Request("gradient_x_input", explanation, "partial")
+    with entrance.changed(lambda states: watched(states, note)):
+        result = explain_many(view, batch, [request], composite=composite)[request]
+    if entrance.block is not None:
+        return read[0]
+    parts = (result.tokens, result.decoder_tokens)
+    return torch.cat([part[0] for part in parts if part is not None])
 
 
 def differences_at(view: ModelView, batch: Batch, composite: Composite, entrance: Entrance, tokens: int) -> Tensor:

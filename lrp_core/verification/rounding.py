@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from closelook.lrp_core.device.precision import wide
+from closelook.lrp_core.operations.watching import shifted
 from closelook.lrp_core.verification.record import Gap
 from closelook.lrp_core.views.view import ModelView
 
@@ -104,5 +105,9 @@ def moved(view: ModelView, unit: float, seed: int) -> Iterator[None]:
 def _move(_: nn.Module, args: tuple[Any, ...], y: Tensor, *, unit: float, generator: torch.Generator) -> Tensor:
     """Forward hook: adds plus or minus `unit` times the root mean square over the last axis to each number of y."""
     signs = torch.randint(0, 2, y.shape, generator=generator) * 2 - 1
-    size = wide(y.detach()).square().mean(-1, keepdim=True).sqrt()
-    return y + (signs.to(y.device) * size * unit).to(y.dtype)
+
+    def rounding(y: Tensor) -> Tensor:
+        size = wide(y).square().mean(-1, keepdim=True).sqrt()
+        return (signs.to(y.device) * size * unit).to(y.dtype)
+
+    return shifted(y, rounding)

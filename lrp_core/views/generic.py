@@ -133,7 +133,7 @@ class GenericView(ModelView):
         order: list[Tensor] = []
         read: list[Tensor] = []
         position = real.cumsum(-1).gather(1, read_at[:, None])[:, 0] - 1
-        for rows in self.alike(lengths):
+        for rows in alike(self, lengths):
             order.append(rows)
             of_rows = None if types is None else _without_padding(types, rows, real)
             read.append(self._read(_without_padding(token, rows, real), of_rows, position[rows]))
@@ -155,17 +155,6 @@ class GenericView(ModelView):
 
     def all_logits(self, state: Tensor, size: int) -> Iterator[tuple[int, Tensor]]:
         yield 0, wide(state)
-
-    def alike(self, lengths: Tensor) -> Iterator[Tensor]:
-        """Yield indices of samples that run together: those of equal length, the longest first.
-
-        A causal classifier without a padding token takes a single sample at a time.
-        """
-        singly = self.kind.labels and self.kind.causal and self.config.pad_token_id is None
-        for length in lengths.unique().flip(0).tolist():
-            rows = (lengths == length).nonzero().flatten()
-            if length:
-                yield from rows.split(1) if singly else (rows,)
 
     def _read(self, token: Tensor, types: Tensor | None, at: Tensor) -> Tensor:
         """Logits [B, V] at positions `at` [B] (on the CPU) of samples without padding, from embeddings [B, T, D]."""
@@ -193,6 +182,18 @@ class GenericView(ModelView):
             tokens = next(iter(inputs.values()))
             known["attention_mask"] = torch.ones(tokens.shape[:2], dtype=torch.int64, device=tokens.device)
         return self.model(**inputs, **known).logits
+
+
+def alike(view: ModelView, lengths: Tensor) -> Iterator[Tensor]:
+    """Yield indices of samples that run together: those of equal length, the longest first.
+
+    A causal classifier without a padding token takes a single sample at a time.
+    """
+    singly = view.kind.labels and view.kind.causal and view.config.pad_token_id is None
+    for length in lengths.unique().flip(0).tolist():
+        rows = (lengths == length).nonzero().flatten()
+        if length:
+            yield from rows.split(1) if singly else (rows,)
 
 
 def _equal(first: Tensor, other: Tensor) -> bool:

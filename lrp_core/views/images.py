@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from closelook.lrp_core.families.images import ImageFamily, both
-from closelook.lrp_core.parts.layers import Convolution, LinearLayer, weights_of
+from closelook.lrp_core.parts.layers import CONVOLUTION, LinearLayer, weights_of
 from closelook.lrp_core.records.types import Batch, UserError, by
-from closelook.lrp_core.views.view import ModelView, Traced
+from closelook.lrp_core.views.view import ModelView
 
 
 class PatchTokens(nn.Module):
@@ -70,7 +70,7 @@ class ImageView(ModelView):
 
     def linear_layers(self) -> Iterator[LinearLayer]:
         """The convolution of patches, then those of the blocks."""
-        yield Convolution(self._embedding_weights, "convolution", transposed=False)
+        yield LinearLayer(self._embedding_weights, CONVOLUTION, transposed=False)
         yield from super().linear_layers()
 
     def _parameter(self, name: str) -> Tensor:
@@ -99,11 +99,6 @@ class ImageView(ModelView):
 
     def tokens(self, batch: Batch) -> Tensor:
         return self.token_embedding(self.source(batch))
-
-    def traced(self, batch: Batch) -> Traced:
-        pixels = self.source(batch).detach().requires_grad_()
-        token, full = self.embed(replace(batch, pixel_values=pixels))
-        return Traced(token, full.detach(), pixels)
 
     def source(self, batch: Batch) -> Tensor:
         """Pixels [B, C, H, W] in the model's precision."""

@@ -16,15 +16,6 @@ from closelook.lrp_core.parts.model import ModelParts
 from closelook.lrp_core.records.types import Batch, UserError
 
 
-@dataclass(frozen=True)
-class Traced:
-    """The embeddings of a batch at which gradients are taken."""
-
-    token: Tensor  # [B, T, D], requires a gradient
-    full: Tensor  # [B, T, D], the sum with positions and segments, without a graph
-    pixels: Tensor | None = None  # [B, C, H, W], requires a gradient; of models of images
-
-
 def up_to(position: Tensor, mask: Tensor) -> Tensor:
     """True up to and at the `position` [B] of each row, in the shape of `mask` [B, T]."""
     return torch.arange(mask.shape[1], device=mask.device) <= position.to(mask.device)[:, None]
@@ -75,11 +66,6 @@ class ModelView(ModelParts):
     def tokens(self, batch: Batch) -> Tensor:
         """Token embeddings [B, T, D]."""
         return self.token_embedding(batch.input_ids)
-
-    def traced(self, batch: Batch) -> Traced:
-        """The embeddings of a batch, ready to take gradients at them."""
-        token, full = self.embed(batch)
-        return Traced(token.detach().requires_grad_(), full.detach())
 
     def source(self, batch: Batch) -> Tensor:
         """The continuous input of the model, which methods may change: token embeddings [B, T, D]."""

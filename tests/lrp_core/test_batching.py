@@ -97,14 +97,14 @@ def test_full_and_partial_embeddings_differ_by_the_position_part(view, batch):
 def test_head_poolings_equal_the_naive_ones(view, batch, method):
     """Reads gradient and value of the head outputs at the output projection, where they are flat."""
     from closelook.lrp_core.methods.gradients import READINGS
-    from closelook.lrp_core.rules.scope import rules_on
+    from tests.ruled import rules
 
     reading = READINGS["attnlrp" if method == "attnlrp_explicit" else method]
     outputs = []
     hooks = [b.output.register_forward_pre_hook(lambda _, args: outputs.append(args[0])) for b in view.blocks]
-    with rules_on(view, [reading.composite]):
-        logits = view.logits(view.hidden(batch, view.embed(batch)[0].requires_grad_()), batch)
-        gradients = torch.autograd.grad((logits[:, 0] - logits[:, 1]).sum(), outputs)
+    with rules(reading.composite) as mode:
+        logits = view.logits(view.hidden(batch, mode.root(view.embed(batch)[0])), batch)
+    gradients = torch.autograd.grad((logits[:, 0] - logits[:, 1]).sum(), outputs)
     for hook in hooks:
         hook.remove()
     result = attribute(method, view, batch, heads=True).heads  # [B, L, H, P]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -55,7 +56,7 @@ METRICS = {
     "Dot product, softmax": "dot_softmax",
 }
 METRICS |= {f"{label}, shuffled": f"{METRICS[label]}_shuffled" for label in ("RMA", "PTA", "IoU", "IoU positive")}
-FLIPS = 10  # random signs for each resample of the bootstrap
+FLIPS = 9_999  # random signs
 ROUNDING, TELLING = 1e-5, 1e-4  # of a logit: what no token of most samples exceeds is rounding, or may be
 
 
@@ -75,7 +76,7 @@ class Facts:
     def __init__(self, root: Root) -> None:
         self.root = root
         self.draws = int(root.config["report"]["resamples"])
-        self.flips = FLIPS * self.draws
+        self.flips = FLIPS
 
     @cached_property
     def cells(self) -> dict[tuple[str, ...], pd.DataFrame]:
@@ -223,6 +224,14 @@ class Facts:
 
     def sign_flip(self, differences: np.ndarray, sizes: np.ndarray | None = None) -> list[statistics.Range]:
         return statistics.sign_flip(differences, self.flips, sizes)
+
+    def pairs_of(self, columns: Mapping[str, pd.Series]) -> dict[tuple[str, str], statistics.Range]:
+        """Adjusted p of every pair of methods, both ways round, on the samples that all columns have."""
+        common = pd.concat(list(columns.values()), axis=1, join="inner").to_numpy() if columns else np.empty((0, 0))
+        names, adjusted = list(columns), {}
+        for (a, b), p in statistics.max_t(common, self.flips).items():
+            adjusted[names[a], names[b]] = adjusted[names[b], names[a]] = p
+        return adjusted
 
     def interval(self, values: np.ndarray, bounds: tuple[float, float] | None = None) -> statistics.Interval:
         return statistics.specified_interval(values, self.draws, bounds)

@@ -98,7 +98,7 @@ def percentile_of(statistic, n: int, draws: int) -> Interval:
     return low, high
 
 
-def clopper_pearson(successes: float, n: int) -> tuple[float, float]:
+def clopper_pearson(successes: float, n: float) -> tuple[float, float]:
     """The exact interval of a share, by quantiles of beta distributions; `successes` need not be whole."""
     low = 0.0 if successes <= 0 else float(stats.beta.ppf(LEVELS[0], successes, n - successes + 1))
     high = 1.0 if successes >= n else float(stats.beta.ppf(LEVELS[1], successes + 1, n - successes))
@@ -120,23 +120,27 @@ def bootstrap_t(values: np.ndarray, draws: int) -> Interval:
 
 
 def specified_interval(values: np.ndarray, draws: int, bounds: tuple[float, float] | None) -> Interval:
-    """Clopper-Pearson of shares and of bounded metrics half of which lie on a bound, else bootstrap-t."""
+    """Clopper-Pearson of bounded values at their effective number, else bootstrap-t."""
     if not len(values):
         return None
     if bounds is not None:
         least, most = bounds
-        scaled = (values - least) / (most - least)
-        if np.mean((scaled <= BOUND) | (scaled >= 1 - BOUND)) >= 0.5:
-            low, high = clopper_pearson(float(scaled.sum()), len(values))
-            return Range.exact(least + (most - least) * low), Range.exact(least + (most - least) * high)
+        low, high = of_shares((values - least) / (most - least))
+        return Range.exact(least + (most - least) * low), Range.exact(least + (most - least) * high)
     if len(values) < 2:
         return None
-    low, high = bootstrap_t(values, draws) if len(values) >= 10 else student(values)
-    if bounds is not None:
-        low, high = (
-            Range(*(min(max(x, bounds[0]), bounds[1]) for x in (end.value, end.least, end.most))) for end in (low, high)
-        )
-    return low, high
+    return bootstrap_t(values, draws) if len(values) >= 10 else student(values)
+
+
+def of_shares(values: np.ndarray) -> tuple[float, float]:
+    """Korn and Graubard's interval of a mean in [0, 1], with half a pseudo-observation at each bound."""
+    n, p = len(values), float(values.mean())
+    if p <= BOUND or p >= 1 - BOUND:
+        return clopper_pearson(round(p) * n, n)
+    spread = float(((values - p) ** 2).sum()) + (p * p + (1 - p) ** 2) / 2
+    effective = n * p * (1 - p) / (spread / (n - 0.5))
+    effective = min(max(effective, 1.0), 10.0 * n)
+    return clopper_pearson(p * effective, effective)
 
 
 def student(values: np.ndarray) -> tuple[Range, Range]:
@@ -183,14 +187,35 @@ def p_range(p: float, n: int, draws: int) -> Range:
     return Range(p, least, min(most + 1 / (draws + 1), 1.0))
 
 
-def is_tested(n: int, pairs: int) -> bool:
-    """True if `n` samples can tell a pair apart: p of 2 signs among 2^n, after Holm's correction, is at most 0.05."""
-    return pairs * 2 ** (1 - n) <= 0.05
+def is_tested(n: int) -> bool:
+    """True for at least six samples."""
+    return n >= 6
 
 
-def holm_of_pairs(ps: list[Range], n: int) -> list[Range]:
-    """Adjusted p values of pairs of methods on `n` samples; 1 if these are too few for a test."""
-    return holm(ps) if is_tested(n, len(ps)) else [Range.exact(1.0)] * len(ps)
+def max_t(values: np.ndarray, draws: int, sizes: np.ndarray | None = None) -> dict[tuple[int, int], Range]:
+    """Adjusted p of every pair of columns of `values` [n, M] by step-down max-T under random signs; 1 of too few rows.
+
+    `sizes` [M] are the sums of what the columns are rounded from, by default of the columns.
+    """
+    pairs, n = list(combinations(range(values.shape[1]), 2)), len(values)
+    if not is_tested(n):
+        return dict.fromkeys(pairs, Range.exact(1.0))
+    sizes = np.abs(values).sum(0) if sizes is None else sizes
+    observed, flipped = {}, {}
+    for a, b in pairs:
+        difference = values[:, a] - values[:, b]
+        length, slack = np.linalg.norm(difference), 1e-6 * max(sizes[a], sizes[b])
+        rounded = length <= slack  # equal on paper, single precision or not
+        observed[a, b] = 0.0 if rounded else (abs(difference.sum()) - slack) / length
+        flipped[a, b] = np.zeros(len(flips(n))) if rounded else np.abs(flips(n) @ (difference / length))
+    ps, largest = {}, np.zeros(len(flips(n)))
+    for pair in sorted(pairs, key=observed.__getitem__):  # from the smallest statistic up
+        largest = np.maximum(largest, flipped[pair])
+        ps[pair] = float((largest >= observed[pair]).mean())
+    least = 0.0
+    for pair in sorted(pairs, key=observed.__getitem__, reverse=True):
+        least = ps[pair] = max(least, ps[pair])
+    return {pair: p_range(ps[pair], n, draws) for pair in pairs}
 
 
 def holm(ps: list[Range]) -> list[Range]:
@@ -256,13 +281,11 @@ def permutation_chance(metric: Callable[[np.ndarray, np.ndarray], float], r: np.
 
 
 def top_group(values: np.ndarray, draws: int, level: float = 0.05) -> list[int]:
-    """Columns of `values` [samples, methods] that no other beats: paired sign flips, Holm over pairs."""
-    pairs = list(combinations(range(values.shape[1]), 2))
-    differences = np.stack([values[:, a] - values[:, b] for a, b in pairs], 1)
-    beaten = set()
-    for (a, b), mean, p in zip(pairs, differences.mean(0), holm(sign_flip(differences, draws)), strict=True):
+    """Columns of `values` [samples, methods] that no other beats by `max_t`."""
+    means, beaten = values.mean(0), set()
+    for (a, b), p in max_t(values, draws).items():
         if p.value < level:
-            beaten.add(b if mean > 0 else a)
+            beaten.add(b if means[a] > means[b] else a)
     return [at for at in range(values.shape[1]) if at not in beaten]
 
 
@@ -273,7 +296,7 @@ def smallest_difference(values: np.ndarray) -> float:
     """
     pairs, n = list(combinations(range(values.shape[1]), 2)), len(values)
     spreads = [(values[:, a] - values[:, b]).std(ddof=1) for a, b in pairs] if n > 1 else []
-    if not spreads or not is_tested(n, len(spreads)):
+    if not spreads or not is_tested(n):
         return math.nan
     reach = stats.t.isf(0.025 / len(spreads), n - 1) + stats.t.isf(0.2, n - 1)
     return float(reach * np.median(spreads) / math.sqrt(n))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -120,15 +119,8 @@ def against_zero(facts: Facts) -> dict[tuple[CurveKey, str], Range]:
 @cache
 def area_pairs(facts: Facts, curve_key: CurveKey) -> dict[tuple[str, str], Range]:
     """Adjusted p of ΔA between methods, for a model, task and way."""
-    pairs = list(combinations(judged(facts, curve_key), 2))
-    n, ps = 0, []
-    for a, b in pairs:
-        first, second = areas(facts, curve_key, a)["delta"].dropna(), areas(facts, curve_key, b)["delta"].dropna()
-        common = first.index.intersection(second.index)
-        n = len(common)
-        ps.append(facts.sign_flip((first[common] - second[common]).to_numpy()[:, None])[0])
-    adjusted = dict(zip(pairs, statistics.holm_of_pairs(ps, n), strict=True))
-    return adjusted | {(b, a): p for (a, b), p in adjusted.items()}
+    deltas = {name: areas(facts, curve_key, name)["delta"].dropna() for name in judged(facts, curve_key)}
+    return facts.pairs_of(deltas)
 
 
 def faithfulness(facts: Facts, row: Row) -> Expected | None:

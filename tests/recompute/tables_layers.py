@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -58,14 +57,7 @@ def pairs(facts: Facts, model: str, task: str, layer: int, metric: str) -> dict[
     frames = {
         key[2]: frame[metric] for key, frame in layers_of(facts).items() if (key[:2], key[3]) == ((model, task), layer)
     }
-    named = list(combinations(sorted(frames), 2))
-    n, ps = 0, []
-    for a, b in named:
-        common = frames[a].index.intersection(frames[b].index)
-        n = len(common)
-        ps.append(facts.sign_flip((frames[a][common] - frames[b][common]).to_numpy()[:, None])[0])
-    adjusted = dict(zip(named, statistics.holm_of_pairs(ps, n), strict=True))
-    return adjusted | {(b, a): p for (a, b), p in adjusted.items()}
+    return facts.pairs_of(frames)
 
 
 def layer_differences(facts: Facts, row: Row) -> Expected | None:

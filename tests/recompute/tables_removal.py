@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from functools import cache
-from itertools import combinations
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from tests.recompute import statistics
 from tests.recompute.expected import TOLD, UNDEFINED, Expected, number, smallest
 from tests.recompute.facts import NAMES, Facts, Setting
 from tests.recompute.statistics import Range
@@ -53,15 +51,7 @@ def knocked(facts: Facts) -> dict[tuple[str, str, str], pd.DataFrame]:
 @cache
 def knocked_pairs(facts: Facts, model: str, task: str, count: int) -> dict[tuple[str, str], Range]:
     rankings = {key[2]: table for key, table in knocked(facts).items() if key[:2] == (model, task)}
-    pairs = list(combinations(sorted(rankings), 2))
-    n, ps = 0, []
-    for a, b in pairs:
-        first, second = rankings[a][count].dropna(), rankings[b][count].dropna()
-        common = first.index.intersection(second.index)
-        n = len(common)
-        ps.append(facts.sign_flip((first[common] - second[common]).to_numpy()[:, None])[0])
-    adjusted = dict(zip(pairs, statistics.holm_of_pairs(ps, n), strict=True))
-    return adjusted | {(b, a): p for (a, b), p in adjusted.items()}
+    return facts.pairs_of({name: rankings[name][count].dropna() for name in sorted(rankings)})
 
 
 def knockouts(facts: Facts, row: Row) -> Expected | None:

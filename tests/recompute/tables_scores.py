@@ -77,26 +77,23 @@ def methods_of(facts: Facts, model: str, task: str) -> dict[str, Cell]:
 
 @cache
 def paired_tests(facts: Facts, model: str, task: str) -> dict[tuple[str, str, str], Range]:
-    """Adjusted p of each pair of methods by metric; Holm's family is the pairs of one model, task and metric."""
+    """Adjusted p of each pair of methods by metric; the family is the pairs of one model, task and metric."""
     cells = methods_of(facts, model, task)
     cells = {name: cell for name, cell in cells.items() if not facts.noise(cell)}
-    pairs = [(a, b) for a in cells for b in cells if a < b]
-    names = list(METRICS.values())
     adjusted = {}
-    ps: dict[tuple[str, str], list[Range]] = {}
-    n = 0
-    for a, b in pairs:
-        first, second = facts.scored(cells[a]), facts.scored(cells[b])
-        common = first.index.intersection(second.index)
-        n = len(common)
-        sides = [frame.loc[common, names].to_numpy() for frame in (first, second)]
-        differences, sizes = sides[0] - sides[1], np.max([np.abs(side).sum(axis=0) for side in sides], axis=0)
-        slack = np.array([facts.slack(cells[a], name)[0] + facts.slack(cells[b], name)[0] for name in names])
-        ends = [facts.sign_flip(differences + shift, sizes) for shift in ((0, -slack, slack) if slack.any() else (0,))]
-        ps[a, b] = [statistics.hull(of_name) for of_name in zip(*ends, strict=True)]
-    for at, name in enumerate(names):
-        for (a, b), p in zip(pairs, statistics.holm_of_pairs([ps[pair][at] for pair in pairs], n), strict=True):
-            adjusted[a, b, name] = adjusted[b, a, name] = p
+    if not cells:
+        return adjusted
+    common = sorted(set.intersection(*(set(facts.scored(cell).index) for cell in cells.values())))
+    for name in METRICS.values():
+        values = np.stack([facts.scored(cell).loc[common, name].to_numpy() for cell in cells.values()], axis=1)
+        slack = np.array([facts.slack(cell, name)[0] for cell in cells.values()])
+        shifts = (0, -slack, slack) if slack.any() else (0,)
+        sizes = np.abs(values).sum(axis=0)
+        tests = [statistics.max_t(values + shift, facts.flips, sizes) for shift in shifts]
+        for a, b in tests[0]:
+            p = statistics.hull([test[a, b] for test in tests])
+            first, second = (list(cells)[at] for at in (a, b))
+            adjusted[first, second, name] = adjusted[second, first, name] = p
     return adjusted
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -89,6 +88,7 @@ def shares(facts: Facts, row: Row) -> Expected | None:
             noise
             or "random" not in judged(facts, curve_key)
             or method == "random"
+            or measure.endswith("r")
             or share_values(facts, curve_key, method, measure) is None
         ):
             return UNDEFINED
@@ -129,53 +129,17 @@ def share_mean(facts: Facts, curve_key: CurveKey, method: str, measure: str) -> 
 
 @cache
 def share_pairs(facts: Facts, curve_key: CurveKey, measure: str) -> dict[tuple[str, str], Range]:
-    """Adjusted p between methods, by sign flips; of r, by swapping the predictions under both."""
-    pairs = list(combinations(judged(facts, curve_key), 2))
-    n, ps = 0, []
-    for a, b in pairs:
-        first, second = share_values(facts, curve_key, a, measure), share_values(facts, curve_key, b, measure)
-        n = len(first)
-        if measure.endswith("r"):
-            ps.append(swapped(first, second, gold(facts, curve_key, a), facts.flips))
-        else:
-            ps.append(facts.sign_flip((first.mean(1) - second.mean(1))[:, None])[0])
-    adjusted = dict(zip(pairs, statistics.holm_of_pairs(ps, n), strict=True))
-    return adjusted | {(b, a): p for (a, b), p in adjusted.items()}
-
-
-def swapped(first: np.ndarray, second: np.ndarray, scores: np.ndarray, draws: int) -> Range:
-    """Two-sided p of a difference of mean r, as the predictions of samples are swapped at random."""
-    keep = (statistics.flips(len(scores)) > 0)[:, :, None]
-    y = scores - scores.mean()
-
-    def mean_r(predictions: np.ndarray) -> np.ndarray:
-        x = predictions - predictions.mean(1, keepdims=True)
-        squares = (x**2).sum(1)
-        constant = squares <= 1e-12 * (predictions**2).sum(1)
-        spread = np.sqrt(np.where(constant, 1, squares) * (y**2).sum())
-        return np.where(constant, np.nan, (x * y[None, :, None]).sum(1) / spread).mean(1)
-
-    drawn = mean_r(np.where(keep, first, second)) - mean_r(np.where(keep, second, first))
-    observed = (mean_r(first[None]) - mean_r(second[None]))[0]
-    extreme = ~(np.abs(drawn) < abs(observed) - 1e-9)  # also where predictions do not vary
-    return statistics.p_range(float(extreme.mean()), len(scores), draws)
+    """Adjusted p between methods, by sign flips."""
+    values = {}
+    for method in judged(facts, curve_key):
+        of_samples = share_values(facts, curve_key, method, measure).mean(1)
+        values[method] = pd.Series(of_samples, shared(facts, curve_key, method).index)
+    return facts.pairs_of(values)
 
 
 def share_difference(facts: Facts, curve_key: CurveKey, method: str, measure: str) -> Expected:
     first, second = (share_values(facts, curve_key, name, measure) for name in (method, "random"))
     p = share_pairs(facts, curve_key, measure)[method, "random"]
-    if measure.endswith("r"):
-        scores = gold(facts, curve_key, method)
-        whole = np.full((1, len(scores)), 1 / len(scores))
-
-        def difference(weights: np.ndarray) -> np.ndarray:
-            return correlation(first, scores, weights) - correlation(second, scores, weights)
-
-        value = float(difference(whole)[0])
-        if np.isnan(value):
-            return NOT_FINITE
-        drawn = statistics.percentile_of(difference, len(scores), facts.draws)
-        return number(value, len(scores), drawn, p)
     values = first.mean(1) - second.mean(1)
     return number(values.mean(), len(values), statistics.of_differences(values), p)
 

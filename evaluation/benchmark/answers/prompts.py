@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,11 +61,7 @@ def units_of(prompt: str, meta: Mapping[str, Any], kind: UnitKind | None) -> lis
 
 
 def words_in(text: str) -> list[Span]:
-    """The words of a text, with their punctuation: the ranges of characters between white space.
-
-    >>> words_in("Yes, it is.")
-    [(0, 4), (5, 7), (8, 11)]
-    """
+    """The words of a text, with their punctuation: the ranges of characters between white space."""
     return [match.span() for match in re.finditer(r"\S+", text)]
 
 
@@ -100,27 +96,22 @@ def units_of_tokens(offsets: np.ndarray, special: np.ndarray, text: str, units: 
     >>> units_of_tokens(offsets, special, "Yes. No. end", [[0, 4], [5, 8]]).tolist()
     [0, 1, -1]
     """
-    bounds = np.asarray(units).reshape(-1, 2)
-    blank = np.array([character.isspace() for character in text], bool)
-    printed = np.concatenate(([0], np.cumsum(~blank)))  # characters before each offset that are no white space
-    every = np.arange(len(text) + 1)  # characters before each offset
+    owner = np.full(len(text), NO_UNIT)  # the unit of each character
+    for number, (start, end) in enumerate(units):
+        owner[start:end] = number
+    printed = np.array([not character.isspace() for character in text], bool)
     numbers, before = np.full(len(offsets), NO_UNIT), 0
-    for at, (start, end) in enumerate(offsets):
-        behind, before = before, max(before, int(end))
-        if special[at]:
+    for at, (start, end) in enumerate(offsets.tolist()):
+        if before < start == end and not printed[before:end].any():
+            start = before
+        before = max(before, end)
+        if special[at] or start >= end:
             continue
-        if behind < start == end and blank[behind:end].all():
-            start = behind
-        if start >= end:
-            continue
-        count = printed if printed[end] > printed[start] else every
-        low, high = np.maximum(start, bounds[:, 0]), np.minimum(end, bounds[:, 1])
-        covered = np.where(low < high, count[np.maximum(low, high)] - count[low], 0)  # [n] characters
-        best = int(covered.argmax())
-        rest = count[end] - count[start] - covered.sum()
-        begins_inside = count[max(start, bounds[best, 0])] == count[start]
-        if covered[best] > rest or (covered[best] == rest > 0 and begins_inside):
-            numbers[at] = best
+        owners = owner[start:end][printed[start:end]]
+        if not len(owners):
+            owners = owner[start:end]
+        values, first, counts = np.unique(owners, return_index=True, return_counts=True)
+        numbers[at] = values[np.lexsort((first, -counts))[0]]
     return numbers
 
 
@@ -219,15 +210,18 @@ def written(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> Written:
     """
     if prompt.turns is None:
         return Written(prompt.text, np.arange(len(prompt.text) + 1), template=True)
-    contents = [prompt.text[start:end] for _, start, end in prompt.turns]
+    roles, contents = [], []
+    for role, start, end in prompt.turns:
+        roles.append(role)
+        contents.append(prompt.text[start:end])
     marks = [f"\u2063{at}\u2063" for at in range(len(contents))]  # invisible separators, which no template trims
-    roles = [role for role, _, _ in prompt.turns]
-    text, marked = (_templated(tokenizer, roles, formatted) for formatted in (contents, marks))
+    text, marked = (_templated(tokenizer, roles, filling) for filling in (contents, marks))
+    *before, last = re.split("|".join(marks), marked)
     for form in (str, str.strip):  # a template may trim
         formatted = [form(content) for content in contents]
-        places = _places(prompt, marked, marks, formatted)
-        if places is not None and _filled(marked, marks, formatted) == text:
-            return Written(text, places, template=False)
+        filled = "".join(chain.from_iterable(zip(before, formatted, strict=False)))
+        if re.findall("|".join(marks), marked) == marks and filled + last == text:
+            return Written(text, _places(prompt, before, formatted), template=False)
     raise Malformed("the chat template changes the messages", "give `prompt` in place of `messages`")
 
 
@@ -249,43 +243,24 @@ def _templated(tokenizer: PreTrainedTokenizerBase, roles: Sequence[str], content
     return text
 
 
-def _places(prompt: Prompt, marked: str, marks: Sequence[str], contents: Sequence[str]) -> np.ndarray | None:
-    """The index of each character of the prompt in the filled template [characters + 1].
+def _places(prompt: Prompt, before: Sequence[str], contents: Sequence[str]) -> np.ndarray:
+    """The index of each character of a chat in the filled template [characters + 1].
 
-    `marked` is the template filled with `marks`, which `contents` will replace. None unless each mark occurs once, and
-    in order.
+    `before` is the text of the template before each message, `contents` are the messages as the template has them.
     """
-    assert prompt.turns is not None
-    places = np.zeros(len(prompt.text) + 1, np.int64)
-    shift = last = 0
-    for (_, start, end), mark, content in zip(prompt.turns, marks, contents, strict=True):
-        if marked.count(mark) != 1 or marked.index(mark) < last:
-            return None
-        last = marked.index(mark)
-        at = last + shift
-        shift += len(content) - len(mark)
-        before = prompt.text[start:end].index(content)  # characters that were trimmed
-        inside = np.clip(np.arange(end - start + 1) - before, 0, len(content))
-        places[start : end + 1] = at + inside
+    places, at = np.zeros(len(prompt.text) + 1, np.int64), 0
+    for (_, start, end), template, content in zip(prompt.turns or (), before, contents, strict=True):
+        at += len(template)
+        trimmed = prompt.text[start:end].index(content)
+        places[start : end + 1] = at + np.clip(np.arange(end - start + 1) - trimmed, 0, len(content))
+        at += len(content)
     return places
 
 
-def _filled(marked: str, marks: Sequence[str], contents: Sequence[str]) -> str:
-    """`marked` with each of `marks` replaced by its content."""
-    for mark, content in zip(marks, contents, strict=True):
-        before, _, behind = marked.partition(mark)
-        marked = before + content + behind
-    return marked
-
-
-def encoded(written: Sequence[Written], tokenizer: PreTrainedTokenizerBase, open_ended: bool) -> list[Encoding]:
-    """The tokens of each prompt; with `open_ended` without the special tokens that the tokenizer adds at the end.
+def encoded(written: Written, tokenizer: PreTrainedTokenizerBase, open_ended: bool) -> Encoding:
+    """The tokens of a prompt; with `open_ended` without the special tokens that the tokenizer adds at the end.
 
     A chat keeps all special tokens: its chat template has written them.
     """
-    encodings: list[Encoding | None] = [None] * len(written)
-    for template in (True, False):
-        rows = [at for at, each in enumerate(written) if each.template == template]
-        for at, encoding in zip(rows, encode(tokenizer, [written[at].text for at in rows], template), strict=True):
-            encodings[at] = encoding.open_ended() if open_ended and template else encoding
-    return [encoding for encoding in encodings if encoding is not None]
+    [encoding] = encode(tokenizer, [written.text], written.template)
+    return encoding.open_ended() if open_ended and written.template else encoding

@@ -66,8 +66,7 @@ def draws(task: str, seed: int, split: Split) -> Iterator[Draw]:
 
     Raises KeyError for a task other than ra, sva and qa.
     """
-    make, rng = _TASKS[task], random.Random(f"{task} {split} {seed}")
-    return distinct(lambda: make(rng), split)
+    return distinct(task, _TASKS[task], seed, split)
 
 
 def _agreement_sentence(rng: random.Random) -> Draw:

@@ -241,5 +241,4 @@ JUDGED = tuple(_DRAWS)
 
 def judged(task: str, seed: int, split: Split) -> Iterator[Judged]:
     """Distinct draws of a task for training or test, in an order fixed by `seed`. Raises KeyError for another task."""
-    draw, rng = _DRAWS[task], random.Random(f"{task} {split} {seed}")
-    return distinct(lambda: draw(rng), split)
+    return distinct(task, _DRAWS[task], seed, split)

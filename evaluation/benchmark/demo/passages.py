@@ -28,21 +28,21 @@ class Fact:
 
     person: str
     past: str
-    place: str
+    location: str
     when: str
 
     def passage(self, form: int) -> str:
         """The passage of the fact, in one of the FORMS (0, 1 or 2)."""
         if form == 0:
-            return f"{self.person} {self.past} {self.when} in {self.place}."
+            return f"{self.person} {self.past} {self.when} in {self.location}."
         if form == 1:
-            return f"{self.person} was in {self.place} {self.when} and {self.past}."
+            return f"{self.person} was in {self.location} {self.when} and {self.past}."
         return self.sentence
 
     @property
     def sentence(self) -> str:
         """The sentence of the fact in answers."""
-        return f"{self.person} {self.past} in {self.place} {self.when}."
+        return f"{self.person} {self.past} in {self.location} {self.when}."
 
 
 FORMS = 3
@@ -108,8 +108,7 @@ def _spans(start: int, texts: Iterable[str]) -> list[Span]:
 
 def readings(seed: int, split: Split, fewest: int = _FEWEST_OF_SAMPLES) -> Iterator[Reading]:
     """Distinct draws for training or test, in an order fixed by `seed`, with `fewest` to PASSAGES passages each."""
-    rng = random.Random(f"{SOURCES} {split} {seed}")
-    return distinct(lambda: _drawn(rng, rng.randint(fewest, PASSAGES)), split)
+    return distinct(SOURCES, lambda rng: _drawn(rng, rng.randint(fewest, PASSAGES)), seed, split)
 
 
 def _drawn(rng: random.Random, passages: int) -> Reading:

@@ -53,8 +53,7 @@ class Drawing:
 
 def shapes(seed: int, split: Split) -> Iterator[Drawing]:
     """Distinct images for training or test, in an order fixed by `seed`."""
-    rng = random.Random(f"shapes {split} {seed}")
-    return distinct(lambda: _drawing(rng), split)
+    return distinct("shapes", _drawing, seed, split)
 
 
 def _drawing(rng: random.Random) -> Drawing:

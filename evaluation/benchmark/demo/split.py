@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Callable, Hashable, Iterator
 from typing import Literal, Protocol, TypeVar
 
@@ -31,15 +32,15 @@ def side(text: str) -> Split:
     return "test" if share < _TEST_SHARE else "train"
 
 
-def distinct(make: Callable[[], Drawn], split: Split) -> Iterator[Drawn]:
-    """Draws of `make()` that are for `split`, no two of which are the same.
+def distinct(task: str, make: Callable[[random.Random], Drawn], seed: int, split: Split) -> Iterator[Drawn]:
+    """Draws of `make` that are for `split`, no two of which are the same, in an order fixed by `seed`.
 
     They end once _MAX_MISSES successive draws were for the other side or not new.
     """
-    seen: set[Hashable] = set()
+    rng, seen = random.Random(f"{task} {split} {seed}"), set[Hashable]()
     misses = 0
     while misses < _MAX_MISSES:
-        draw = make()
+        draw = make(rng)
         if side(draw.key) != split or draw.content in seen:
             misses += 1
             continue

@@ -25,8 +25,7 @@ WEB = ("http", "https")
 SCHEMES = (*OBJECT_STORES, HUB, *WEB)
 
 Open = Callable[[str], Any]  # returns the stream of a listed file, as a context manager
-#: By a file's name below the requested folder: its path, and what tells it from an older or newer version.
-Listed = Mapping[str, tuple[str, Any]]
+Stamps = Mapping[str, Any]  # by a file's path, what tells it from an older or newer version
 
 
 def scheme_of(path: str) -> str:
@@ -48,23 +47,22 @@ def download(url: str, suffixes: tuple[str, ...], nested: bool) -> list[Path]:
         return [_from_web(url)]
     folder, pattern = (url, None) if not has_magic(url) else url.rsplit("/", 1)
     try:
-        opened, every = _on_hub(folder) if scheme == HUB else _in_object_store(folder)
+        opened, base, stamps = _on_hub(folder) if scheme == HUB else _in_object_store(folder)
     except FileNotFoundError:
         raise UserError(f"there is nothing at {url}: give the URL of a file or a folder") from None
     except OSError as error:
         raise OSError(f"cannot read {url}: {' '.join(str(error).split())}") from error
-
-    def wanted(name: str) -> bool:
-        """True for a file to copy."""
+    listed = {}  # paths by names below the folder
+    for path in sorted(stamps):
+        name = path.rpartition("/")[2] if path == base else path.removeprefix(base).removeprefix("/")
         if ("/" in name and not nested) or ".." in name.split("/"):  # ".." would write outside of the folder of copies
-            return False
-        is_file_itself = len(every) == 1 and folder.endswith(f"/{name}")
-        return fnmatch.fnmatch(name, pattern) if pattern else is_file_itself or name.endswith(suffixes)
-
-    listed = {name: every[name] for name in sorted(every) if wanted(name)}
+            continue
+        if fnmatch.fnmatch(name, pattern) if pattern else path == base or name.endswith(suffixes):
+            listed[name] = path
     if not listed:
         raise UserError(f"no {' or '.join(suffixes)} file at {url}: give the URL of the data")
-    return _copied(url, listed, opened)
+    facts = [url, {name: stamps[path] for name, path in listed.items()}]
+    return _copied(facts, listed, opened)
 
 
 def _from_web(url: str) -> Path:
@@ -82,8 +80,8 @@ def _from_web(url: str) -> Path:
         raise OSError(f"cannot download {url}: {' '.join(str(error).split())}") from error
 
 
-def _in_object_store(url: str) -> tuple[Open, Listed]:
-    """(how to open a file, the files at and below the URL of an object store).
+def _in_object_store(url: str) -> tuple[Open, str, Stamps]:
+    """(how to open a file, the path of the URL of an object store, the files at and below it).
 
     Raises FileNotFoundError if there is nothing, and UserError for a URL that pyarrow does not understand.
     """
@@ -99,13 +97,12 @@ def _in_object_store(url: str) -> tuple[Open, Listed]:
     if base_info.type == pafs.FileType.NotFound:
         raise FileNotFoundError(url)
     infos = [base_info] if base_info.is_file else files.get_file_info(pafs.FileSelector(base, recursive=True))
-    start = _start(base, base_info.is_file)
-    listed = {info.path[start:]: (info.path, [info.size, info.mtime_ns]) for info in infos if info.is_file}
-    return files.open_input_stream, listed
+    stamps = {info.path: [info.size, info.mtime_ns] for info in infos if info.is_file}
+    return files.open_input_stream, base, stamps
 
 
-def _on_hub(url: str) -> tuple[Open, Listed]:
-    """(how to open a file, the files at and below a URL of the hub, as hf://datasets/OWNER/NAME@REVISION/FOLDER).
+def _on_hub(url: str) -> tuple[Open, str, Stamps]:
+    """(how to open a file, the path of a URL of the hub, as hf://datasets/OWNER/NAME@REVISION/FOLDER, the files there).
 
     Raises FileNotFoundError if there is nothing, and OSError if the hub cannot be reached.
     """
@@ -119,26 +116,20 @@ def _on_hub(url: str) -> tuple[Open, Listed]:
     except httpx.HTTPError as error:
         raise OSError(str(error)) from error
     infos = below.values() if base_info["type"] == "directory" else [base_info]
-    start = _start(base_info["name"], base_info["type"] == "file")
-    return hub.open, {info["name"][start:]: (info["name"], [info["size"], info.get("blob_id")]) for info in infos}
+    return hub.open, base_info["name"], {info["name"]: [info["size"], info.get("blob_id")] for info in infos}
 
 
-def _start(base: str, is_file: bool) -> int:
-    """The index in a file's path at which its name below the folder `base` begins; if `base` is the file, its name."""
-    if is_file:
-        return len(base) - len(base.rpartition("/")[2])
-    return len(base) + 1 if base else 0
+def _copied(facts: list[Any], listed: Mapping[str, str], opened: Open) -> list[Path]:
+    """The local copies of files, from their paths by name; those without a copy of these `facts` are copied.
 
-
-def _copied(url: str, listed: Listed, opened: Open) -> list[Path]:
-    """The local copies of the listed files; files without a copy of this version are copied. Raises OSError."""
+    Raises OSError.
+    """
     from huggingface_hub.constants import HF_HOME
 
-    facts = [url, {name: stamp for name, (_, stamp) in listed.items()}]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     folder = Path(HF_HOME) / "closelook" / digest[:32]
     copies = []
-    for name, (path, _) in listed.items():
+    for name, path in listed.items():
         copy = folder / name
         if not copy.exists():
             copy.parent.mkdir(parents=True, exist_ok=True)

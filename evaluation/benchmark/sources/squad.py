@@ -68,19 +68,13 @@ def questions_of(record: Record, rejects: list[Row]) -> list[Question]:
     questions: list[Question] = []
     with rejecting(rejects, "source", where=where):
         for number, paragraph in enumerate(field(article, "paragraphs", list)):
-            _gather(f"{where}.paragraphs[{number}]", number, paragraph, questions, rejects)
+            context = field(paragraph, "context")
+            for index, entry in enumerate(field(paragraph, "qas", list)):
+                stands = f"{where}.paragraphs[{number}].qas[{index}]"
+                with rejecting(rejects, "source", where=stands):
+                    if question := _question(stands, number, context, entry):
+                        questions.append(question)
     return questions
-
-
-def _gather(where: str, number: int, paragraph: Any, questions: list[Question], rejects: list[Row]) -> None:
-    """Appends the answerable questions of a paragraph to `questions`, and rejects of broken entries to `rejects`."""
-    with rejecting(rejects, "source", where=where):
-        context = field(paragraph, "context")
-        for index, entry in enumerate(field(paragraph, "qas", list)):
-            stands = f"{where}.qas[{index}]"
-            with rejecting(rejects, "source", where=stands):
-                if question := _question(stands, number, context, entry):
-                    questions.append(question)
 
 
 def _question(where: str, number: int, context: str, entry: Any) -> Question | None:

@@ -15,35 +15,10 @@ from closelook.evaluation.benchmark.samples import Malformed, Row, sample
 from closelook.evaluation.benchmark.sources.base import HubRows, Source, field, one_sample
 from closelook.evaluation.benchmark.sources.files import Record, json_lines, lines
 
-LONGEST_BYTES = 1 << 20  # of a line; a file without line ends must not fill the memory
-
-
-def text_lines(file: Path) -> Iterator[Record]:
-    """(file:line, its text) of every line; Malformed for a line that is empty, binary, not UTF-8 or too long."""
-    with file.open("rb") as stream:
-        number = 0
-        while raw := stream.readline(LONGEST_BYTES):
-            number += 1
-            yield f"{file.name}:{number}", _text(raw)
-            while len(raw) == LONGEST_BYTES and not raw.endswith(b"\n"):
-                raw = stream.readline(LONGEST_BYTES)
-
-
-def _text(raw: bytes) -> str | Malformed:
-    """The text of a line without white space around it, or Malformed."""
-    if b"\0" in raw:
-        return Malformed("binary")
-    if len(raw) == LONGEST_BYTES and not raw.endswith(b"\n"):
-        return Malformed("a line of more than a MiB")
-    try:
-        return raw.decode().strip() or Malformed("empty")
-    except UnicodeDecodeError:
-        return Malformed("not UTF-8")
-
 
 def texts(record: Any, column: str) -> Iterator[str]:
     """The text of a record: a line, or a row of the hub, whose `column` holds it. Raises Malformed."""
-    yield record if isinstance(record, str) else field(record, column)
+    yield record.strip() if isinstance(record, str) else field(record, column)
 
 
 def parse(record: Any) -> Row:
@@ -56,7 +31,7 @@ TEXT = Source(
     name="text",
     title="a text a line",
     suffixes=(".txt",),
-    records=text_lines,
+    records=lines,
     rows=one_sample(parse),
     hub_splits=("train",),
     texts=texts,

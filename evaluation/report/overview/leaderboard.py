@@ -118,7 +118,7 @@ def leaderboard(results: Results, other_numbers: OtherNumbers) -> Table:
         "leaderboard",
         "Leaderboard",
         f"Group 1 holds the methods that no other method is shown to beat by {metric.label} on the samples that all "
-        "have (paired sign-flip test, p < .05 after Holm's correction over the pairs); group 2 holds those that only "
+        "have (paired sign-flip test, p < .05 over all pairs together); group 2 holds those that only "
         f"methods of group 1 beat, and so on. {measure.label} is of relevance that explains the same number as "
         f"{metric.label}, under the first perturbation of the config. Intervals are 95 % intervals. Times are medians "
         "over the batches of this run, as if methods shared no pass.",

@@ -112,7 +112,7 @@ DIFFERENCES = Table(
     "layer_differences",
     "Evidence by layer, methods against the best",
     "Each method minus the best method of the layer and metric, which has a dash, on the samples that all methods "
-    f"have. * p < 0.05, ** p < 0.01: {TEST} of a layer.",
+    f"have. * p < 0.05, ** p < 0.01: {TEST}; each layer is a family of its own.",
     ("model", "layer"),
 )
 

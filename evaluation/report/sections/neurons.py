@@ -133,7 +133,7 @@ def ablation_table(
     """
     caption = (
         f"The drop of the explained number when the first n neurons {ABLATED[value]}, with 95 % intervals. p is of the "
-        "difference from random neurons (paired sign flips, adjusted by Holm's method over the pairs of rankings). "
+        "difference from random neurons (paired sign flips, adjusted for all pairs of rankings). "
         f"{BOLD} {UNSEEN}"
     )
     lost = sum(ablation.lost for ablation in ablations)

@@ -27,7 +27,7 @@ from closelook.evaluation.scoring.intervals import (
     cluster_sums,
     mean_intervals,
 )
-from closelook.evaluation.scoring.statistics import FLIPS, Comparison, bootstrap_means, finite_interval, sign_flip_p
+from closelook.evaluation.scoring.statistics import Comparison, bootstrap_means, finite_interval, sign_flip_p
 from closelook.lrp_core.neurons.near_ties import ROUNDING
 from closelook.lrp_core.records.explained import NONE
 
@@ -213,12 +213,7 @@ def by_sample(
 
 
 def on_common_samples(values: Mapping[str, Mapping[str, np.ndarray | float]]) -> tuple[list[str], np.ndarray]:
-    """(ids [N] of the samples that all methods have, their values [N, M, ...]), from `values` by method and sample.
-
-    >>> ids, stacked = on_common_samples({"a": {"s": np.array(1.0), "t": np.array(2.0)}, "b": {"t": np.array(3.0)}})
-    >>> ids, stacked.tolist()
-    (['t'], [[2.0, 3.0]])
-    """
+    """(ids [N] of the samples that all methods have, their values [N, M, ...]), from `values` by method and sample."""
     ids = sorted(set.intersection(*map(set, values.values()))) if values else []
     return ids, np.array([[of_method[name] for of_method in values.values()] for name in ids])
 
@@ -232,9 +227,9 @@ def _p_zero(values: np.ndarray, resampling: Resampling) -> float:
     finite = values[known]
     if not len(finite) or not resampling.resamples:
         return 1.0
-    against_zero = np.stack([finite, np.zeros_like(finite)], axis=1)[..., None]  # [N, 2, 1]
+    against_zero = np.stack([finite, np.zeros_like(finite)], axis=1)  # [N, 2]
     against_zero, _ = cluster_sums(against_zero, resampling.among(known).clusters)
-    return float(sign_flip_p(against_zero, FLIPS * resampling.resamples, resampling.seed)[0, 1, 0])
+    return float(sign_flip_p(against_zero, resampling.seed)[0, 1])
 
 
 def of_score(table: pa.Table, score: str) -> pa.Table:
@@ -315,23 +310,15 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
     """Spearman's rank correlation; values that are equal up to rounding share the mean of their ranks.
 
     NaN for fewer than two values, and if all values of `x` or of `y` are equal.
-
-    >>> round(rank_correlation([1.0, 2.0, 3.0], [10.0, 30.0, 20.0]), 3)
-    0.5
     """
-    if len(x) < 2:
+    ranks = np.stack([ranks_of(x), ranks_of(y)])
+    if len(x) < 2 or not np.ptp(ranks, axis=1).all():
         return float("nan")
-    first, second = (ranks - ranks.mean() for ranks in (ranks_of(x), ranks_of(y)))
-    spread = float(np.sqrt((first @ first) * (second @ second)))
-    return float(first @ second) / spread if spread else float("nan")
+    return float(np.corrcoef(ranks)[0, 1])
 
 
 def ranks_of(values: Iterable[float]) -> np.ndarray:
-    """Ranks [T] from 0, ascending; values that are equal up to rounding share the mean of their ranks.
-
-    >>> ranks_of([0.5, 2.0, 0.5]).tolist()
-    [0.5, 2.0, 0.5]
-    """
+    """Ranks [T] from 0, ascending; values that are equal up to rounding share the mean of their ranks."""
     # Ties of a value have the ranks from (values below) to (values below or equal) - 1: their mean is the rank.
     numbers = np.asarray(list(values), float)
     gap = numbers[:, None] - numbers  # [T, T]

@@ -14,9 +14,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields, replace
-from itertools import pairwise
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,7 +25,6 @@ from torch.nn.utils.rnn import pad_sequence
 from closelook.evaluation.scoring.faithfulness.flips import TARGET_LOGIT, Flips, Ranking, States, tie_order
 from closelook.evaluation.scoring.faithfulness.scores import areas, with_gaps
 from closelook.lrp_core.device.memory import is_out_of_memory
-from closelook.lrp_core.device.transfer import to_device
 from closelook.lrp_core.interventions.tokens import check_way, pixels_replaced, tokens_removed
 from closelook.lrp_core.readers.readout import over_vocabulary
 from closelook.lrp_core.records.kinds import DELETE, RESAMPLE
@@ -35,12 +33,12 @@ from closelook.lrp_core.views.guard import undisturbed
 from closelook.lrp_core.views.view import ModelView
 
 log = logging.getLogger(__name__)
-Item = tuple[Mapping[str, Any], States]  # a view row and its states
+ViewRow = Mapping[str, Any]
+Item = tuple[ViewRow, States]  # a view row and its states
 INSTEAD = "instead"  # key of a view row: the tokens [T] that replace removed ones
 
 
-@dataclass(frozen=True)
-class Outputs:
+class Outputs(NamedTuple):
     """The model's outputs in each state [M], or at each point of curves [...]; NaN where logits are not finite."""
 
     logit: np.ndarray  # of the target
@@ -60,7 +58,7 @@ class Outputs:
         """Mean logits and probabilities over draws; a state is correct if more than half of its draws are."""
         if len(draws) == 1:
             return draws[0]
-        every = np.array([[draw.logit, draw.log_probability, draw.correct, draw.foil] for draw in draws])
+        every = np.array(draws)  # [D, 4, M]
         logit, _, correct, foil = every.mean(axis=0)
         log_probability = np.logaddexp.reduce(every[:, 1]) - np.log(len(draws))
         majority = np.where(np.isnan(correct), np.nan, correct > 1 / 2)
@@ -68,7 +66,7 @@ class Outputs:
 
     def at(self, points: np.ndarray) -> Outputs:
         """The outputs at `points`, indices of states, in the shape of `points`."""
-        return Outputs(*(getattr(self, field.name)[points] for field in fields(self)))
+        return Outputs(*(values[points] for values in self))
 
 
 class Flipper:
@@ -99,20 +97,22 @@ class Flipper:
         Raises the errors of the model; an out-of-memory error only if a single row is too large.
         """
         rows = _Rows.of(samples, self.way == DELETE)
-        by_row = np.empty((4, len(rows.lengths)))  # the fields of Outputs for every row
-        order, start = rows.by_length(), 0
+        outputs = np.empty((4, len(rows.lengths)))  # the fields of Outputs for every row
+        # Longest first, so that memory runs out in the first batch or not at all; rows of a sample stay together.
+        order, start = np.argsort(-rows.lengths, kind="stable"), 0
         while start < len(order):
             size = max(1, self.token_budget // rows.lengths[order[start]])
             chosen = order[start : start + size]
-            outputs = self._within_memory(rows, chosen)
-            if outputs is None:  # only after the exception is gone is the memory of the failed batch free again
+            computed = self._within_memory(rows, chosen)
+            if computed is None:  # only after the exception is gone is the memory of the failed batch free again
                 self._halve(len(chosen) * int(rows.lengths[chosen[0]]))
                 continue
-            by_row[:, chosen] = outputs
+            outputs[:, chosen] = computed
             start += size
         self.computed += len(order)
-        self.asked += sum(states.asked for _, states in samples)
-        return [Outputs(*by_row[:, part]) for part in rows.parts()]
+        self.asked += sum(states.points.size for _, states in samples)
+        ends = np.cumsum([len(states.removed) for _, states in samples])[:-1]
+        return [Outputs(*part) for part in np.split(outputs, ends, axis=1)] if samples else []
 
     def _halve(self, tokens: int) -> None:
         """Sets the budget to half of `tokens`, the size of the batch that ran out of memory."""
@@ -125,112 +125,75 @@ class Flipper:
     def _within_memory(self, rows: _Rows, chosen: np.ndarray) -> np.ndarray | None:
         """Outputs [4, R] of the rows `chosen` [R]; None if memory ran out for several rows together."""
         try:
-            return self._forward(rows.batch(chosen))
+            return self._forward(rows, chosen)
         except Exception as error:
             if len(chosen) == 1 or not is_out_of_memory(error):
                 raise
         return None
 
-    def _changed(self, states: _Stacked) -> AbstractContextManager[Batch]:
+    def _changed(self, batch: Batch, removed: Tensor, views: Sequence[ViewRow]) -> AbstractContextManager[Batch]:
         """Inside, the model reads the yielded batch without its removed tokens or, in images, patches or pixels."""
-        if states.batch.pixel_values is None or self.fill is None:
-            instead = states.instead if self.way == RESAMPLE else self.mask_id
-            return tokens_removed(self.view, states.batch, states.removed, self.way, instead)
-        return nullcontext(pixels_replaced(self.view, states.batch, states.removed, self.fill))
+        if batch.pixel_values is not None and self.fill is not None:
+            return nullcontext(pixels_replaced(self.view, batch, removed, self.fill))
+        instead: Tensor | int | None = self.mask_id
+        if self.way == RESAMPLE:
+            instead = pad_sequence([torch.as_tensor(view[INSTEAD]) for view in views], batch_first=True)
+        return tokens_removed(self.view, batch, removed, self.way, instead)
 
     @torch.inference_mode()
-    def _forward(self, states: _Stacked) -> np.ndarray:
-        """The fields of Outputs [4, R] for one batch, NaN for rows with a value that is not finite."""
+    def _forward(self, rows: _Rows, chosen: np.ndarray) -> np.ndarray:
+        """The fields of Outputs [4, R] for the rows `chosen` [R], NaN for rows with a value that is not finite."""
+        views = [rows.views[sample] for sample in rows.sample[chosen]]
+        removed = pad_sequence([torch.from_numpy(rows.removed[at]) for at in chosen], batch_first=True)
         with undisturbed(self.view):
-            with self._changed(states) as changed:
+            with self._changed(rows.batch(chosen), removed, views) as changed:
                 hidden = self.view.hidden(changed)
             state = self.view.prediction(hidden, changed)
             target, foil = self.view.unembed(state, changed).unbind(-1)
             total, largest = over_vocabulary(self.view, state)
-        contrasted = to_device(states.contrasted & (states.gold < 0), target.device)
-        gold, targets = to_device(states.gold, largest.device), changed.target_ids.to(largest.device)
-        best = largest == torch.where(gold < 0, targets, gold)
-        correct = torch.where(contrasted, target > foil, best.to(target.device)).to(target.dtype)
+        gold = _column(views, "gold_id", -1).to(largest.device)
+        best = largest == torch.where(gold < 0, changed.target_ids.to(largest.device), gold)
+        # A row that has a foil, and no prediction of its own, is correct if its target's logit is above its foil's.
+        others = [view.get("foil_id") is None or view.get("predicted_id") is not None for view in views]
+        by_best = torch.tensor(others).to(target.device) | (gold >= 0).to(target.device)
+        correct = torch.where(by_best, best.to(target.device), target > foil).to(target.dtype)
         outputs = torch.stack([target, target - total.to(target), correct, foil])
         return torch.where(outputs.isfinite().all(0), outputs, torch.nan).cpu().numpy()
-
-
-@dataclass(frozen=True)
-class _Stacked:
-    """States of samples as the rows of one batch, on the CPU."""
-
-    batch: Batch
-    removed: Tensor  # [R, T] or [R, H * W] bool, the removed tokens or pixels
-    instead: Tensor | None  # [R, T] tokens that replace removed ones; None if the rows name none
-    contrasted: Tensor  # [R] bool, True where a row is correct if its target is above its foil
-    gold: Tensor  # [R] the gold labels, -1 for rows without
 
 
 @dataclass(frozen=True)
 class _Rows:
     """The states of all samples, one sample after the other, as rows that batches are made of."""
 
-    samples: Sequence[Item]
+    views: Sequence[ViewRow]  # of each sample
     sample: np.ndarray  # [R] the index of the row's sample
-    state: np.ndarray  # [R] the index of the row's state in its sample
+    removed: Sequence[np.ndarray]  # of each row, [T] bool or for pixels [H * W]
     lengths: np.ndarray  # [R] tokens
 
     @classmethod
     def of(cls, samples: Sequence[Item], deleted: bool) -> _Rows:
         """The rows of `samples`; if tokens are `deleted`, removed tokens do not count in a row's length."""
-        counts = [len(states.removed) for _, states in samples]
-        state, lengths = [np.zeros(0, int)], [np.zeros(0, int)]  # of each sample [M]
-        for row, states in samples:
-            state.append(np.arange(len(states.removed)))
-            lengths.append(len(row["input_ids"]) - states.removed.sum(axis=1) * deleted)
-        sample = np.repeat(np.arange(len(samples)), counts)
-        return cls(samples, sample, np.concatenate(state), np.concatenate(lengths))
+        sample = np.repeat(np.arange(len(samples)), [len(states.removed) for _, states in samples])
+        views, removed = [view for view, _ in samples], [mask for _, states in samples for mask in states.removed]
+        lengths = [len(views[at]["input_ids"]) - deleted * mask.sum() for at, mask in zip(sample, removed, strict=True)]
+        return cls(views, sample, removed, np.array(lengths, int))
 
-    def by_length(self) -> np.ndarray:
-        """The indices of the rows [R] from longest to shortest; of equal lengths, a sample's rows are together.
+    def batch(self, chosen: np.ndarray) -> Batch:
+        """The rows `chosen` [R] as a batch, before any token is removed. Each sample is collated once.
 
-        The longest come first so that memory runs out in the first batch or not at all.
+        A row without a foil has its target as foil, so that all make one batch; the logit of this foil is not used.
         """
-        return np.lexsort((self.state, self.sample, -self.lengths))
-
-    def parts(self) -> list[slice]:
-        """The rows of each sample, as a slice into all rows."""
-        ends = np.searchsorted(self.sample, np.arange(len(self.samples) + 1))
-        return [slice(*ends_of_sample) for ends_of_sample in pairwise(ends.tolist())]
-
-    def batch(self, chosen: np.ndarray) -> _Stacked:
-        """The states `chosen` [R] as one batch: each row has its sample's tokens, and the mask of the removed ones.
-
-        `chosen` are indices of the states of all samples.
-        """
-        samples, sample_of = np.unique(self.sample[chosen], return_inverse=True)  # sample_of [R]: index in `samples`
-        views = [self.samples[sample][0] for sample in samples]
-        # Each sample is collated once; its row is repeated for every state.
-        batch = Batch.collate([_with_foil(view) for view in views], pad_id=0)
-        repeated = {name: value[sample_of] for name, value in vars(batch).items() if value is not None}
-        masks = [self.samples[sample][1].removed for sample in samples]  # [states of the sample, its tokens] each
-        removed = np.zeros((len(chosen), max(mask.shape[1] for mask in masks)), bool)
-        for i, mask in enumerate(masks):
-            of_sample = sample_of == i
-            removed[of_sample, : mask.shape[1]] = mask[self.state[chosen[of_sample]]]
-        # A row that has a foil, and no prediction of its own, is correct if its target's logit is above its foil's.
-        contrasted = torch.tensor(
-            [view.get("foil_id") is not None and view.get("predicted_id") is None for view in views]
-        )
-        gold = torch.tensor([-1 if view.get("gold_id") is None else view["gold_id"] for view in views])
-        instead = None
-        if INSTEAD in views[0]:
-            instead = pad_sequence([torch.as_tensor(view[INSTEAD]) for view in views], batch_first=True)[sample_of]
-        stacked = replace(batch, **repeated)
-        return _Stacked(stacked, torch.from_numpy(removed), instead, contrasted[sample_of], gold[sample_of])
+        samples, at = np.unique(self.sample[chosen], return_inverse=True)
+        views = [self.views[sample] for sample in samples]
+        foils = [view["target_id"] if view.get("foil_id") is None else view["foil_id"] for view in views]
+        whole = Batch.collate([{**view, "foil_id": foil} for view, foil in zip(views, foils, strict=True)], pad_id=0)
+        return replace(whole, **{name: value[at] for name, value in vars(whole).items() if value is not None})
 
 
-def _with_foil(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The row with its target as foil if it has none, so that rows with and without a foil make one batch.
-
-    The logit of such a foil is not used.
-    """
-    return {**row, "foil_id": row["target_id"] if row.get("foil_id") is None else row["foil_id"]}
+def _column(views: Sequence[ViewRow], name: str, default: int) -> Tensor:
+    """The numbers [R] of a column; `default` for rows without one."""
+    numbers = [view.get(name) for view in views]
+    return torch.tensor([default if number is None else number for number in numbers])
 
 
 @dataclass(frozen=True)
@@ -240,7 +203,7 @@ class PerturbedSample:
     row: Mapping[str, Any]
     counts: np.ndarray  # [2, S] numbers of removed tokens
     finite: np.ndarray  # [V] bool, True for variants whose relevance is finite
-    states: States  # its only array of points is [finite V, 2, S]
+    states: States  # its points are [finite V, 2, S]
     replacements: np.ndarray | None = None  # [D, T] tokens that replace removed ones, by draw
 
     @classmethod
@@ -303,12 +266,8 @@ def compute_curves(
     curves = []
     for sample in samples:
         by_state = Outputs.mean([next(outputs) for _ in sample.rows])
-        at = by_state.at(sample.states.points[0])
-        logit = with_gaps(at.logit, sample.finite)
-        probability = correct = contrast = None
-        if not view.predicts_score:
-            probability, correct = with_gaps(at.probability, sample.finite), with_gaps(at.correct, sample.finite)
-        if sample.row.get("foil_id") is not None:
-            contrast = with_gaps(at.logit - at.foil, sample.finite)
-        curves.append(Curves(flips, sample.counts, logit, probability, correct, sample.row["target_id"], contrast))
+        at = Outputs(*(with_gaps(values, sample.finite) for values in by_state.at(sample.states.points)))
+        probability, correct = (None, None) if view.predicts_score else (at.probability, at.correct)
+        contrast = None if sample.row.get("foil_id") is None else at.logit - at.foil
+        curves.append(Curves(flips, sample.counts, at.logit, probability, correct, sample.row["target_id"], contrast))
     return curves, flipper

@@ -155,9 +155,6 @@ def flip_counts(flipped: int, steps: int) -> np.ndarray:
     """The number of removed tokens in each state [S]: 0, 1, ..., `flipped`, or `steps` even steps if these are fewer.
 
     Raises UserError for `steps` below 1.
-
-    >>> flip_counts(3, 10).tolist(), flip_counts(10, 4).tolist()
-    ([0, 1, 2, 3], [0, 3, 5, 8, 10])
     """
     if steps < 1:
         raise UserError(f"steps must be at least 1, not {steps}")
@@ -166,11 +163,7 @@ def flip_counts(flipped: int, steps: int) -> np.ndarray:
 
 
 def share_counts(tokens: int, shares: Sequence[int] = SHARES) -> np.ndarray:
-    """`shares` percent [K] of a number of tokens, rounded down.
-
-    >>> share_counts(25, (10, 50)).tolist()
-    [2, 12]
-    """
+    """`shares` percent [K] of a number of tokens, rounded down."""
     return np.asarray(shares) * tokens // 100
 
 
@@ -223,22 +216,11 @@ class States:
     """The distinct states of a sample, and the index of the state at each point of its curves."""
 
     removed: np.ndarray  # [M, T] bool, distinct
-    points: tuple[np.ndarray, ...]  # indices into M, one array [...] for each array of states
+    points: np.ndarray  # [...] indices into M
 
     @classmethod
-    def of(cls, *removed: np.ndarray) -> States:
-        """Merges equal states of several arrays of removed tokens, each [..., T] bool."""
-        length = removed[0].shape[-1]
-        flat = np.concatenate([array.reshape(-1, length) for array in removed])
-        packed = np.packbits(flat, axis=-1)
-        keys = packed.view(np.dtype((np.void, packed.shape[1])))[:, 0]  # bytes of a state as a single value to sort by
-        _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-        ends = np.cumsum([array[..., 0].size for array in removed])[:-1]
-        parts = np.split(inverse, ends)
-        points = tuple(part.reshape(array.shape[:-1]) for part, array in zip(parts, removed, strict=True))
-        return cls(flat[first], points)
-
-    @property
-    def asked(self) -> int:
-        """The number of points: as many forward passes would run if equal states were not merged."""
-        return sum(points.size for points in self.points)
+    def of(cls, removed: np.ndarray) -> States:
+        """Merges equal states of an array of removed tokens [..., T] bool."""
+        flat = removed.reshape(-1, removed.shape[-1])
+        _, first, inverse = np.unique(np.packbits(flat, axis=-1), axis=0, return_index=True, return_inverse=True)
+        return cls(flat[first], inverse.reshape(removed.shape[:-1]))

@@ -54,10 +54,6 @@ def areas(values: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
 
     `counts` [S] are the numbers of removed tokens in each state, from 0 to N. Areas are taken over the share k / N by
     the trapezoidal rule (AttnLRP, equation 31).
-
-    >>> scores = areas(np.array([[4.0, 1.0, 0.0], [4.0, 3.0, 0.0]]), np.array([0, 1, 2]))
-    >>> {name: float(value) for name, value in scores.items()}
-    {'area_morf': 1.5, 'area_lerf': 2.5, 'delta_area': 1.0}
     """
     morf, lerf = np.moveaxis(area(values, counts), -1, 0)
     return {"area_morf": morf, "area_lerf": lerf, "delta_area": lerf - morf}
@@ -119,11 +115,7 @@ def paired(
 
 
 def with_gaps(values: np.ndarray, finite: np.ndarray) -> np.ndarray:
-    """Spreads the rows of `values` [finite V, ...] to [V, ...]: NaN where `finite` [V] is False.
-
-    >>> with_gaps(np.array([1.0, 2.0]), np.array([True, False, True])).tolist()
-    [1.0, nan, 2.0]
-    """
+    """Spreads the rows of `values` [finite V, ...] to [V, ...]: NaN where `finite` [V] is False."""
     whole = np.full((len(finite), *values.shape[1:]), np.nan)
     whole[finite] = values
     return whole
@@ -166,9 +158,6 @@ def choose(trials: Sequence[Trial]) -> int:
     A trial is eligible if it has at least half as many samples as the trial with most of them. Means are over the
     samples that all eligible trials have or, if there are none, over each trial's samples. The first trial is chosen if
     no trial has a sample.
-
-    >>> choose(trials_of(np.array([[1.0, 1.0], [2.0, 2.0]]), np.array([[1.5, 2.0], [2.5, 3.0]])))
-    1
     """
     counts = np.array([trial.n for trial in trials])
     if not counts.any():

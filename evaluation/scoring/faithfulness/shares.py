@@ -10,10 +10,8 @@ without the top tokens, and with the top tokens alone.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -28,15 +26,8 @@ from closelook.evaluation.scoring.faithfulness.areas import (
 )
 from closelook.evaluation.scoring.faithfulness.flips import SHARE_ORDERS
 from closelook.evaluation.scoring.faithfulness.scores import MEASURES, Summary, paired, share_scores, summarise
-from closelook.evaluation.scoring.intervals import (
-    NO_CLUSTERS,
-    Clusters,
-    Resampling,
-    chunk_sizes,
-    cluster_numbers,
-    cluster_sums,
-)
-from closelook.evaluation.scoring.statistics import FLIPS, Comparison, bootstrap_means, finite_interval, holm, interval
+from closelook.evaluation.scoring.intervals import NO_CLUSTERS, Clusters, Resampling, cluster_numbers
+from closelook.evaluation.scoring.statistics import Comparison, bootstrap_means, finite_interval, interval
 
 SHARE_COLUMNS = [
     "sample_id",
@@ -63,7 +54,7 @@ class Shares:
     measures: tuple[str, ...]  # OF_LABELS or OF_SCORES
     summaries: Mapping[tuple[str, str], Summary]  # by (method, measure), each over all samples of the method
     variants: Variants  # the variant of each method that is shown
-    comparison: Comparison | None  # of the measures, on the samples that all methods have
+    comparison: Comparison | None  # of OF_LABELS, on the samples that all methods have
     curves: Mapping[tuple[str, str], MeanCurve]  # at SHARES, by (method, measure), of methods with finite samples
 
     @property
@@ -109,10 +100,9 @@ def shares_of(
             if curve is not None:
                 curves[method, measure] = curve
     ids, common = on_common_samples(values)  # [N, M, measures, K]
-    drawn, compared = resampling.within(cluster_numbers(clusters, ids)), None
-    if ids and has_gold:
-        compared = paired_correlations(common, _gold_of(ids, gold), tuple(values), measures, drawn)
-    elif ids:
+    compared = None
+    if ids and not has_gold:  # r is of all samples at once: there are no values of samples to pair
+        drawn = resampling.within(cluster_numbers(clusters, ids))
         compared = paired(common.mean(axis=-1), tuple(values), measures, drawn)
     return Shares(measures, summaries, variants, compared, curves)
 
@@ -192,86 +182,6 @@ def pearson(predictions: np.ndarray, gold: np.ndarray, resampling: Resampling) -
     drawn = bootstrap_means(moments.reshape(n, -1), resampling.among(finite))
     drawn = drawn.reshape(len(drawn), *moments.shape[1:])
     return Correlations(_correlation(moments.mean(axis=0)), _correlation(np.moveaxis(drawn, 1, 0)), n, left_out)
-
-
-def paired_correlations(
-    predictions: np.ndarray,
-    gold: np.ndarray,
-    methods: tuple[str, ...],
-    measures: tuple[str, ...],
-    resampling: Resampling,
-) -> Comparison | None:
-    """Compares methods by Pearson's r between `predictions` [N, V, M, K] and `gold` [N], averaged over shares.
-
-    The samples are those that all methods have; a method without any finite sample is left out. All intervals use the
-    same resamples. p values are of a permutation test that swaps the predictions under two methods, sample by sample:
-    under the null hypothesis they are exchangeable. Samples of a cluster are drawn and swapped together.
-    A method whose predictions do not vary has the value NaN, and p values of 1.
-
-    Returns None for fewer than two samples, without methods, and without resamples.
-    """
-    finite = np.isfinite(predictions).all(axis=(2, 3))  # [N, V]
-    known = finite.any(axis=0)
-    usable = finite[:, known].all(axis=-1) & np.isfinite(gold)
-    n, methods = int(usable.sum()), tuple(name for name, has in zip(methods, known, strict=True) if has)
-    if n < 2 or not methods or not resampling.resamples:
-        return None
-    x, y = predictions[usable][:, known], gold[usable]
-    x, y = x - x.mean(axis=(0, 1)), y - y.mean()  # sums of squares would cancel far from zero
-    terms = np.stack([x, x * x, x * y[:, None, None, None]], axis=1)  # [n, 3, V, M, K]
-    of_gold = np.stack([y, y * y], axis=1)  # [n, 2]
-    whole = _mean_correlations(terms.mean(axis=0)[None], of_gold.mean(axis=0)[None])[0]
-    resampling = resampling.among(usable)
-    drawn = bootstrap_means(np.concatenate([terms.reshape(n, -1), of_gold], axis=1), resampling)
-    resampled = _mean_correlations(drawn[:, :-2].reshape(-1, *terms.shape[1:]), drawn[:, -2:])
-    low, high = _intervals(resampled)
-    difference_low, difference_high = _intervals(resampled[:, :, None] - resampled[:, None])
-    together, _ = cluster_sums(terms, resampling.clusters)
-    p = holm(_swapped_p(together, of_gold, whole, FLIPS * resampling.resamples, resampling.seed))
-    count = None if resampling.clusters is None else len(together)
-    compared = Comparison(methods, measures, n, whole, low, high, difference_low, difference_high, p, clusters=count)
-    return compared.tested()
-
-
-def _swapped_p(terms: np.ndarray, of_gold: np.ndarray, whole: np.ndarray, swaps: int, seed: int) -> np.ndarray:
-    """p values [V, V, M] of the differences between correlations `whole` [V, M], from `swaps` random swaps.
-
-    p is the share of swaps whose difference is at least as large as the observed one, which counts as one swap. `terms`
-    [G, 3, V, M, K] are the sums of x, x x and x y over each cluster, which is swapped as a whole; `of_gold` [N, 2] are
-    y and y y of each sample.
-    """
-    rng, n, shape = np.random.default_rng([seed, 1]), len(of_gold), terms.shape[1:]
-    methods, total, gold = len(whole), terms.sum(axis=0), of_gold.mean(axis=0)[None]
-    extreme = np.ones((methods, methods, whole.shape[1]))
-    for count in chunk_sizes(swaps, len(terms)):
-        keeps = rng.integers(0, 2, (count, len(terms))).astype(float)
-        kept = (keeps @ terms.reshape(len(terms), -1)).reshape(count, *shape)  # sums over clusters that are not swapped
-        for a, b in combinations(range(methods), 2):
-            swapped = kept[:, :, [a, b]] + total[:, [b, a]] - kept[:, :, [b, a]]
-            r = _mean_correlations(swapped / n, gold)  # [R, 2, M]
-            least = np.abs(whole[a] - whole[b]) - 1e-9  # minus what rounding may add
-            # Negated, so that a swap counts as extreme if its predictions do not vary and r is NaN.
-            extreme[a, b] += (~(np.abs(r[:, 0] - r[:, 1]) < least)).sum(axis=0)
-            extreme[b, a] = extreme[a, b]
-    return extreme / (swaps + 1)
-
-
-def _mean_correlations(terms: np.ndarray, of_gold: np.ndarray) -> np.ndarray:
-    """Pearson's r averaged over shares [R, V, M], from means of x, x x and x y [R, 3, V, M, K] over samples.
-
-    `of_gold` are the means of y and y y, [R, 2] or [1, 2] for all resamples.
-    """
-    x, xx, xy = np.moveaxis(terms, 1, 0)
-    y, yy = (np.broadcast_to(mean[:, None, None, None], x.shape) for mean in of_gold.T)
-    return _correlation(np.stack([x, y, xx, yy, xy])).mean(axis=-1)
-
-
-def _intervals(resampled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Percentile intervals (low [...], high [...]) over the resamples in `resampled` [R, ...]."""
-    shape = resampled.shape[1:]
-    columns = resampled.reshape(len(resampled), math.prod(shape)).T
-    low, high = np.array([finite_interval(column) for column in columns]).T.reshape(2, *shape)
-    return low, high
 
 
 def _correlation(moments: np.ndarray) -> np.ndarray:

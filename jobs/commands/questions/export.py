@@ -1,7 +1,7 @@
 """Answers as plain data: the shares of the parts of the input, and the record that `closelook explain --json` writes.
 
 The first token is a part of its own, since many models attend to it whatever it is. So is what no token has: what the
-biases of blocks, the softmax of attention and routers of experts keep, and the rest.
+biases of blocks and the softmax of attention keep, and the rest.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from closelook.jobs.commands.questions.opened import Opened
 from closelook.jobs.commands.questions.question import Question, text_read
 from closelook.jobs.commands.questions.spans import OWN
 from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.places.boundaries import REASONS
 from closelook.lrp_core.records.types import Relevance
-from closelook.lrp_core.rules.boundaries import REASONS
 
 FIRST, REST = "first token", "rest"
 OF_NO_TOKEN = (*REASONS, REST)
@@ -83,7 +83,7 @@ def _of_no_token(relevance: Relevance) -> dict[str, float]:
     kept: dict[str, float] = {}
     if relevance.kept is not None:
         by_reason = relevance.kept[0].double().sum(0).tolist()
-        kept = dict(zip(REASONS, by_reason, strict=False))  # without experts there is no router
+        kept = dict(zip(REASONS, by_reason, strict=True))
     missing = -float(relevance.residual[0])  # the residual is the sum of relevance minus the explained number
     return kept | {REST: missing - math.fsum(kept.values())}
 

@@ -13,8 +13,8 @@ from closelook.evaluation.report.heatmaps.tokens import terminal as coloured
 from closelook.jobs.commands.questions.answers import Answer, is_matrix
 from closelook.jobs.commands.questions.export import OF_NO_TOKEN, shares
 from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.places.boundaries import REASONS
 from closelook.lrp_core.records.types import Relevance
-from closelook.lrp_core.rules.boundaries import REASONS
 from closelook.terminal import not_finite, say, say_table
 
 PATCHES = 6  # patches of an image that a terminal without colours shows
@@ -208,7 +208,7 @@ def print_layers(name: str, relevance: Relevance) -> None:
     kept = relevance.kept[0].double().tolist()
     peaks = relevance.peaks[0].double().tolist()
     numbers = ["from above", "to below"]
-    numbers += [f"kept by {reason}" for reason in REASONS[: relevance.kept.shape[-1]]]
+    numbers += [f"kept by {reason}" for reason in REASONS]
     numbers += ["unaccounted", "largest"]
     rows = [["head", *_signed(float(relevance.explained[0]), crossing[-1])]]
     for layer in reversed(range(len(kept))):

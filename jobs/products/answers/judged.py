@@ -22,7 +22,6 @@ from closelook.jobs.products.relevance import explainer_of
 from closelook.jobs.runner.rows import that_fits
 from closelook.lrp_core.methods.record import Method
 from closelook.lrp_core.records.ablated import Ablated
-from closelook.lrp_core.records.capabilities import RULES
 from closelook.lrp_core.records.explained import LOG_PROB
 
 TokenMaps = Mapping[str, np.ndarray]  # relevance of tokens [T] by explanation
@@ -87,7 +86,7 @@ def _claims(sample: Sample, node: SourcesNode, method: Method, row: Row, maps: T
     for explanation, tokens in maps.items():
         claim = claims.of_tokens(sample, explanation, _pooled(node, row, tokens))
         of_method.append(claim)
-        if RULES in method.needs and explanation == LOG_PROB.name:
+        if method.is_ruled and explanation == LOG_PROB.name:
             of_method += claims.screened(sample, claim)
     return of_method
 

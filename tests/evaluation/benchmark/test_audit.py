@@ -71,7 +71,6 @@ def test_agreement_counts_undecided_samples_as_not_agreeing():
     assert figures["agreement"] == 50
     assert figures["agrees"] == {"yes": 2, "no": 1, "unknown": 1}
     assert figures["attractors"] == {"1": 4}
-    assert figures["annotators"] == {"a parser": 4}
 
 
 def test_the_table_holds_the_paper_beside_the_figures():

@@ -129,8 +129,8 @@ def test_a_pair_that_begins_with_the_templates_first_token_gets_no_second_one():
 
 
 def test_special_tokens_elsewhere_in_a_text_are_rejected_still(tokenizers):
-    for text in (f"<s><s>{TEXT}", f"{TEXT}<s>"):
-        views, rejects = tokenise([asked(text)], tokenizers["bpe_bos"], kind=kinds.CAUSAL, max_length=100)
+    for kind, text in (("bpe_bos", f"<s><s>{TEXT}"), ("bpe_bos", f"{TEXT}<s>"), ("wordpiece", f"{TEXT} [MASK] to")):
+        views, rejects = tokenise([asked(text)], tokenizers[kind], kind=kinds.CAUSAL, max_length=100)
         assert (views, rejects[0]["reason"]) == ([], "a special token of the tokenizer in the text")
 
 

@@ -127,9 +127,9 @@ def test_no_name_of_a_store_leaves_the_folder_of_copies(tmp_path):
     """S3 takes any name; its file system here would list `x/../../a.jsonl`."""
     from closelook.evaluation.benchmark.sources import remote
 
-    listed = {"../../stolen.jsonl": ("data/x", [1, 2]), "fine.jsonl": ("data/y", [1, 2])}
+    stamps = {"data/x/../../stolen.jsonl": [1, 2], "data/x/fine.jsonl": [1, 2]}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(remote, "_in_object_store", lambda url: (lambda path: io.BytesIO(), listed))
+        patch.setattr(remote, "_in_object_store", lambda url: (lambda path: io.BytesIO(), "data/x", stamps))
         copies = fetch("s3://data/x", SUFFIXES, nested=True)
     assert [copy.name for copy in copies] == ["fine.jsonl"]
 

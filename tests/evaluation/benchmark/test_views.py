@@ -81,15 +81,6 @@ def test_causal_models_read_up_to_the_slot_without_a_trailing_space(tokenizers, 
     assert tokenizer.convert_ids_to_tokens(view["target_id"])[0] in "Ġ▁"
 
 
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - set(MASKED)))
-@pytest.mark.parametrize("row", [KEYS, REFLEXIVE])
-def test_the_target_is_the_one_token_that_would_continue_the_text(tokenizers, kind, row):
-    tokenizer = tokenizers[kind]
-    view = one(tokenizers, kind, row)
-    continued = tokenizer(row["text"][: row["slot"]].rstrip() + " " + row["target"])["input_ids"]
-    assert continued == [*view["input_ids"], view["target_id"]]
-
-
 @pytest.mark.parametrize("kind", MASKED)
 def test_the_target_is_the_one_token_that_would_replace_the_mask(tokenizers, kind):
     row = sample("t", "The keys to the cabinet are  the table .", 28, "on", "to", evidence=[(4, 8)])
@@ -216,12 +207,6 @@ def test_what_target_and_foil_share_counts_towards_the_length(tokenizers):
     length = one(tokenizers, "bpe_bos", row)["length"]
     assert one(tokenizers, "bpe_bos", row, max_length=length)["length"] == length
     assert reason(tokenizers, "bpe_bos", row, max_length=length - 1) == "too long"
-    row = QUESTION | {"target": "1998", "foil": "1995"}
-    whole = one(tokenizers, "bpe_bos", row)
-    cut = one(tokenizers, "bpe_bos", row, max_length=whole["length"] - 4, truncate=True)
-    assert cut["length"] <= whole["length"] - 4
-    assert cut["input_ids"][-3:] == whole["input_ids"][-3:]
-    assert (cut["target_id"], cut["foil_id"]) == (whole["target_id"], whole["foil_id"])
 
 
 @pytest.mark.parametrize(
@@ -290,27 +275,11 @@ def test_a_sample_without_evidence_has_no_mask_of_it_and_one_without_text_is_rej
     assert reason(tokenizers, "bpe", row | {"evidence": []}) == "no text before the slot"
 
 
-def test_special_tokens_in_the_text_are_rejected(tokenizers):
-    row = sample("t", "The keys [MASK] to", 18, "are", "the", evidence=[(4, 8)])
-    assert reason(tokenizers, "wordpiece", row) == "a special token of the tokenizer in the text"
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_too_long_is_rejected_or_cut_around_the_evidence(tokenizers, kind):
+def test_a_text_with_a_slot_that_is_too_long_is_rejected_and_never_cut(tokenizers, kind):
     length = one(tokenizers, kind, QUESTION)["length"]
-    assert reason(tokenizers, kind, QUESTION, max_length=length - 4) == "too long"
-    last = CONTEXT.rindex("Rollo") + 9
-    for evidence in ([(9, 14)], [(last, last + 5)]):
-        row = QUESTION | {"evidence": evidence}
-        view = one(tokenizers, kind, row, max_length=length - 4, truncate=True)
-        assert view["length"] <= length - 4
-        assert evidence_of(view, tokenizers[kind]).strip().lower() == "rollo"
-        assert "who led" in tokenizers[kind].decode(view["input_ids"]).lower()
-    assert reason(tokenizers, kind, QUESTION, max_length=10, truncate=True) == "too long"
-
-
-def test_text_without_a_scope_is_never_cut(tokenizers):
-    assert reason(tokenizers, "bpe", KEYS, max_length=3, truncate=True) == "too long"
+    for truncate in (False, True):
+        assert reason(tokenizers, kind, QUESTION, max_length=length - 4, truncate=truncate) == "too long"
 
 
 def test_tokenizers_that_do_not_fit_are_refused(tokenizers):
@@ -395,8 +364,6 @@ def test_text_without_a_slot_is_no_question_for_an_encoder_decoder(tokenizers):
     assert "no slot" in reason(tokenizers, "bpe", row, kind=kinds.ENCODER_DECODER)
 
 
-@pytest.mark.parametrize("truncate", [False, True])
-def test_evidence_without_a_token_is_rejected_also_in_a_text_that_is_cut(tokenizers, truncate):
+def test_evidence_without_a_token_is_rejected(tokenizers):
     row = QUESTION | {"evidence": [(14, 15)]}  # a space, which WordPiece drops
-    length = 10_000 if not truncate else one(tokenizers, "wordpiece", QUESTION)["length"] - 4
-    assert reason(tokenizers, "wordpiece", row, max_length=length, truncate=truncate) == "the evidence has no token"
+    assert reason(tokenizers, "wordpiece", row) == "the evidence has no token"

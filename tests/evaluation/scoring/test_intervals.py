@@ -32,24 +32,76 @@ def test_clopper_pearson_is_scipys_for_whole_numbers_and_has_a_width_at_the_ends
     assert clopper_pearson(30, 30)[0] == pytest.approx(0.025 ** (1 / 30))
 
 
+def rare(rng, shape, share, low, width):
+    """Ones with the probability `share` above small values."""
+    return np.where(rng.random(shape) < share, 1.0, low + width * rng.random(shape))
+
+
+#: By the kind of values in [0, 1]: random values of a shape, and their mean.
+SHARES = {
+    "bernoulli .5": (lambda rng, shape: rng.random(shape) < 0.5, 0.5),
+    "bernoulli .85": (lambda rng, shape: rng.random(shape) < 0.85, 0.85),
+    "bernoulli .98": (lambda rng, shape: rng.random(shape) < 0.98, 0.98),
+    "85 % ones": (lambda rng, shape: np.where(rng.random(shape) < 0.85, 1.0, rng.random(shape)), 0.925),
+    "beta 2 2": (lambda rng, shape: rng.beta(2, 2, shape), 0.5),
+    "beta 8 1": (lambda rng, shape: rng.beta(8, 1, shape), 8 / 9),
+    "beta .6 1.2": (lambda rng, shape: rng.beta(0.6, 1.2, shape), 1 / 3),
+    "3 % ones": (lambda rng, shape: rare(rng, shape, 0.03, 0.0, 0.02), 0.03 + 0.97 * 0.01),
+    "5 % ones": (lambda rng, shape: rare(rng, shape, 0.05, 0.2, 0.1), 0.05 + 0.95 * 0.25),
+    "10 % ones": (lambda rng, shape: rare(rng, shape, 0.1, 0.0, 0.1), 0.1 + 0.9 * 0.05),
+}
+
+
+@pytest.mark.parametrize("n", [20, 60])
+@pytest.mark.parametrize("kind", SHARES)
+def test_intervals_of_means_of_bounded_values_cover(kind, n):
+    draw, mean = SHARES[kind]
+    values = draw(np.random.default_rng(n), (n, WORLDS)).astype(float)
+    low, high = mean_intervals(values, Resampling(0), (0.0, 1.0))
+    assert ((low <= mean) & (mean <= high)).mean() >= LEAST
+
+
+@pytest.mark.parametrize("sizes", [[5] * 13, [40] + [2] * 19, [1] * 8 + [4] * 12 + [9] * 3])
+@pytest.mark.parametrize("alike", [0.5, 0.0])
+def test_intervals_of_bounded_values_in_clusters_cover(sizes, alike):
+    """A value is that of its cluster with the probability sqrt(`alike`), which is then the intraclass correlation."""
+    rng = np.random.default_rng(4)
+    clusters = np.repeat(np.arange(len(sizes)), sizes)
+    shared = rng.random((len(sizes), WORLDS))[clusters]
+    shared = np.where(rng.random(shared.shape) < np.sqrt(alike), shared, rng.random(shared.shape))
+    low, high = mean_intervals((shared < 0.7).astype(float), Resampling(0, clusters=clusters), (0.0, 1.0))
+    assert ((low <= 0.7) & (high >= 0.7)).mean() >= LEAST
+
+
+def test_an_interval_of_bounded_values_is_that_of_the_formula():
+    """By hand for 1, 1, 0, 0.5: mean 5/8, variance with half a pseudo-observation at each bound, beta quantiles."""
+    mean, squares = 0.625, 2 * 0.375**2 + 0.625**2 + 0.125**2
+    variance = (squares + (mean**2 + (1 - mean) ** 2) / 2) / 3.5
+    effective = 4 * mean * (1 - mean) / variance
+    expected = (
+        stats.beta.ppf(0.025, mean * effective, effective - mean * effective + 1),
+        stats.beta.ppf(0.975, mean * effective + 1, effective - mean * effective),
+    )
+    values = np.array([[1.0], [1.0], [0.0], [0.5]])
+    low, high = mean_intervals(values, Resampling(0), (0.0, 1.0))
+    assert (low[0], high[0]) == pytest.approx(expected)
+    in_percent = mean_intervals(100 * values, Resampling(0), (0.0, 100.0))
+    np.testing.assert_allclose(in_percent, [100 * low, 100 * high])
+
+
 def draws(name, n, rng):
-    """[N, worlds] of a distribution, its mean and bounds."""
-    if name == "bernoulli":
-        return (rng.random((n, WORLDS)) < 0.85).astype(float), 0.85, (0.0, 1.0)
-    if name == "ones":
-        ones = rng.random((n, WORLDS)) < 0.85
-        return np.where(ones, 1.0, rng.random((n, WORLDS))), 0.925, (0.0, 1.0)
+    """[N, worlds] of a distribution without bounds, and its mean."""
     if name == "normal":
-        return rng.normal(1.0, 2.0, (n, WORLDS)), 1.0, None
-    return rng.lognormal(0.0, 0.5, (n, WORLDS)), float(np.exp(0.125)), None
+        return rng.normal(1.0, 2.0, (n, WORLDS)), 1.0
+    return rng.lognormal(0.0, 0.5, (n, WORLDS)), float(np.exp(0.125))
 
 
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("n", [20, 30, 60])
-@pytest.mark.parametrize("name", ["bernoulli", "ones", "normal", "lognormal"])
-def test_intervals_of_means_cover(name, n):
-    values, mean, bounds = draws(name, n, np.random.default_rng([n, len(name)]))
-    low, high = mean_intervals(values, Resampling(1000), bounds)
+@pytest.mark.parametrize("name", ["normal", "lognormal"])
+def test_intervals_of_means_of_other_values_cover(name, n):
+    values, mean = draws(name, n, np.random.default_rng([n, len(name)]))
+    low, high = mean_intervals(values, Resampling(1000))
     assert ((low <= mean) & (mean <= high)).mean() >= LEAST
 
 

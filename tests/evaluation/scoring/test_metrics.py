@@ -25,89 +25,55 @@ def score_rows(rows, dtype=np.float64):
     return score(*flat, np.cumsum([0, *(len(row[0]) for row in rows)]))
 
 
-CLOSE_LOOK = ("pg", "pg2", "mrr", "mrr_strict", "rma", "pta")
-READINGS = ("iou", "iou_positive", "iou_soft", "rra", "ap", "dot", "dot_softmax")
-
-
-def one(relevance, evidence, chosen=None, names=CLOSE_LOOK):
+def one(relevance, evidence, chosen=None, names=tuple(METRICS)):
     row = (relevance, evidence) if chosen is None else (relevance, evidence, chosen)
     scores = score_rows([row]).values
     return {name: float(scores[name][0]) for name in names}
 
 
-def test_by_hand_without_ties():
-    scores = one([0.5, -1.0, 2.0, 1.0], [True, False, False, False])
-    assert scores == pytest.approx({"pg": 0, "pg2": 0, "mrr": 1 / 3, "mrr_strict": 1 / 3, "rma": 0.5 / 3.5, "pta": 0.5})
+def close_look(pg, pg2, mrr, mrr_strict, rma, pta):
+    return {"pg": pg, "pg2": pg2, "mrr": mrr, "mrr_strict": mrr_strict, "rma": rma, "pta": pta}
 
 
-def test_by_hand_with_two_evidence_tokens():
-    scores = one([3.0, -1.0, 2.0, 1.0], [False, True, True, False])
-    assert scores == pytest.approx({"pg": 0, "pg2": 1, "mrr": 0.5, "mrr_strict": 0.5, "rma": 2 / 6, "pta": 0.25})
+SOFT = {"dot_softmax": 1 / (1 + np.exp(-2))}
+EQUAL = {"iou": (1 + 4 / 3) / 6, "rra": 0.5}  # both, one or none of six pairs
+#: Relevance, 1 for the tokens that are evidence, and metrics.
+BY_HAND = {
+    "without ties": ([0.5, -1, 2, 1], "1000", close_look(0, 0, 1 / 3, 1 / 3, 0.5 / 3.5, 0.5)),
+    "two evidence tokens": ([3, -1, 2, 1], "0110", close_look(0, 1, 1 / 2, 1 / 2, 2 / 6, 0.25)),
+    "ranks worsen where other values tie: 4 - 2 + 1": ([5, 0, 0, 0], "1000", {"mrr": 1 / 3, "mrr_strict": 1}),
+    "two maxima, the first is evidence": ([2, 2], "10", {"pg": 0.5, "tied_tops": 1}),
+    "two maxima, the last is evidence": ([2, 2], "01", {"pg": 0.5}),
+    "one maximum": ([2, 1], "10", {"tied_tops": 0}),
+    "three maxima, the last is evidence": ([2, 2, 2], "001", {"pg2": 2 / 3}),
+    "three maxima, the middle is evidence": ([2, 2, 2], "010", {"pg2": 2 / 3}),
+    "a tie for the second place": ([3, 2, 2], "010", {"pg2": 0.5}),
+    "all zero": ([0, 0, 0, 0], "0100", close_look(0.25, 0.5, 0.25, 1, 0, 0.75)),
+    "only negative": ([-3, -1, -2], "010", close_look(1, 1, 1, 1, 0, 2 / 3)),
+    "a single token": ([1], "1", close_look(1, 1, 1, 1, 1, 1)),
+    "overlaps": ([3, 2, -1, 1], "1010", {"iou": 1 / 3, "iou_positive": 1 / 4, "iou_soft": 1 / 3, "rra": 1 / 2}),
+    "only ranks need no positive": ([-1, -2], "10", {"iou": 0, "iou_positive": 0, "iou_soft": 0, "rra": 1}),
+    "equal tokens, the first are evidence": ([1, 1, 1, 1], "1100", EQUAL),
+    "equal tokens, the last are evidence": ([1, 1, 1, 1], "0011", EQUAL),
+    "a tie for the last places": ([5, 1, 1, 1], "1010", {"rra": 2 / 3}),
+    "the paper's example": ([0.3, 0.1, 0.5, 0.1], "1000", {"ap": 0.5, "dot": 0.3}),
+    "precision of equal tokens, the first": ([0, 0, 0, 0], "1000", {"ap": 0.25}),
+    "precision of equal tokens, the last": ([0, 0, 0, 0], "0001", {"ap": 0.25}),
+    "softmax": ([2, 0], "10", SOFT),
+    "softmax of small numbers": ([-498, -500], "10", SOFT),
+    "softmax of large numbers": ([10_002, 10_000], "10", SOFT),
+}
 
 
-def test_reference_ranks_demote_everything_when_values_tie():
-    scores = one([5.0, 0.0, 0.0, 0.0], [True, False, False, False])
-    assert scores["mrr"] == pytest.approx(1 / 3), "n = 4, two distinct values: 4 - 2 + 1"
-    assert scores["mrr_strict"] == 1
-
-
-def test_several_maxima_are_pointed_at_alike_wherever_they_stand():
-    for marked in ([False, True], [True, False]):
-        assert one([2.0, 2.0], marked)["pg"] == 0.5
-    for marked in ([False, False, True], [False, True, False]):
-        assert one([2.0, 2.0, 2.0], marked)["pg2"] == pytest.approx(2 / 3)
-    assert one([3.0, 2.0, 2.0], [False, True, False])["pg2"] == 0.5
-    tied = [one(relevance, [True, False], names=("tied_tops",))["tied_tops"] for relevance in ([2.0, 2.0], [2.0, 1.0])]
-    assert tied == [1, 0]
-
-
-def test_all_zero_relevance_has_no_mass():
-    scores = one([0.0, 0.0, 0.0, 0.0], [False, True, False, False])
-    assert scores == pytest.approx({"pg": 0.25, "pg2": 0.5, "mrr": 0.25, "mrr_strict": 1, "rma": 0, "pta": 0.75})
-
-
-def test_only_negative_relevance_has_no_mass_but_ranks():
-    scores = one([-3.0, -1.0, -2.0], [False, True, False])
-    assert scores == pytest.approx({"pg": 1, "pg2": 1, "mrr": 1, "mrr_strict": 1, "rma": 0, "pta": 2 / 3})
-
-
-def test_a_single_token_is_all_right_or_all_wrong():
-    assert one([1.0], [True]) == {"pg": 1, "pg2": 1, "mrr": 1, "mrr_strict": 1, "rma": 1, "pta": 1}
-
-
-def test_readings_of_the_overlap_by_hand():
-    scores = one([3.0, 2.0, -1.0, 1.0], [True, False, True, False], names=READINGS[:4])
-    assert scores == pytest.approx({"iou": 1 / 3, "iou_positive": 1 / 4, "iou_soft": 1 / 3, "rra": 1 / 2})
-    negative = one([-1.0, -2.0], [True, False], names=READINGS[:4])
-    assert negative == {"iou": 0, "iou_positive": 0, "iou_soft": 0, "rra": 1}, "only ranks need no positive relevance"
-
-
-def test_equal_tokens_are_among_the_largest_alike():
-    for marked in ([True, True, False, False], [False, False, True, True]):
-        expected = {"iou": (1 + 4 / 3) / 6, "rra": 0.5}  # both, one or none of six pairs
-        assert one([1.0] * 4, marked, names=("iou", "rra")) == pytest.approx(expected)
-    assert one([5.0, 1.0, 1.0, 1.0], [True, False, True, False], names=("rra",))["rra"] == pytest.approx(2 / 3)
-
-
-def test_precision_and_dot_product_of_the_papers_example():
-    scores = one([0.3, 0.1, 0.5, 0.1], [True, False, False, False], names=("ap", "dot"))
-    assert scores == pytest.approx({"ap": 0.5, "dot": 0.3})
-
-
-def test_precision_of_equal_tokens_does_not_depend_on_their_order():
-    for marked in ([True, False, False, False], [False, False, False, True]):
-        assert one([0.0] * 4, marked, names=("ap",)) == {"ap": 0.25}
-
-
-def test_a_softmax_neither_overflows_nor_minds_a_constant():
-    expected = 1 / (1 + np.exp(-2))
-    for shift in (0.0, -500.0, 1e4):
-        assert one([shift + 2, shift], [True, False], names=("dot_softmax",))["dot_softmax"] == pytest.approx(expected)
+@pytest.mark.parametrize("case", BY_HAND)
+def test_metrics_by_hand(case):
+    relevance, evidence, expected = BY_HAND[case]
+    assert one(relevance, [mark == "1" for mark in evidence], names=expected) == pytest.approx(expected)
 
 
 def test_tokens_that_are_not_chosen_do_not_count():
-    chosen = one([9.0, 1.0, 0.5, 9.0], [False, True, False, False], [False, True, True, False], tuple(METRICS))
-    assert chosen == one([1.0, 0.5], [True, False], names=tuple(METRICS))
+    chosen = one([9.0, 1.0, 0.5, 9.0], [False, True, False, False], [False, True, True, False])
+    assert chosen == one([1.0, 0.5], [True, False])
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

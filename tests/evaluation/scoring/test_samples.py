@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 
 from closelook.evaluation.schema import RELEVANCE, VIEW
-from closelook.evaluation.scoring import means
 from closelook.evaluation.scoring.means import Means, summarise
 from closelook.evaluation.scoring.metrics import METRICS
 from closelook.evaluation.scoring.samples import VARIANT, Masks, Mismatch, noise_of, peaks, score_relevance
@@ -206,12 +205,3 @@ def test_means_of_parts_are_those_of_the_whole(cuts):
             "value": row["value"] if row["value"] is None else pytest.approx(row["value"], rel=1e-12),
         }
     assert {row["metric"] for row in merged.table().to_pylist()} == {*METRICS, "accuracy", "peak"}
-
-
-def test_sums_of_many_parts_are_added_up_on_the_way(monkeypatch):
-    monkeypatch.setattr(means, "_HELD", 3)
-    rows = [("a", [0, 1, 0, 0], 1, 0), ("b", [0, 1, 0], 0, 1)] * 5
-    merged = Means(Masks.of(SPECIAL_LAST))
-    for row in rows:
-        merged.add(relevance([row]))
-    assert {row["n"] for row in merged.table().to_pylist() if row["metric"] in METRICS} == {5}

@@ -5,9 +5,16 @@ import itertools
 import numpy as np
 import pytest
 
-from closelook.evaluation.scoring import intervals
+from closelook.evaluation.scoring import intervals, statistics
 from closelook.evaluation.scoring.intervals import Resampling
-from closelook.evaluation.scoring.statistics import bootstrap_means, compare, holm, interval, sign_flip_p, stars
+from closelook.evaluation.scoring.statistics import (
+    bootstrap_means,
+    compare,
+    holm_adjusted,
+    interval,
+    sign_flip_p,
+    stars,
+)
 
 
 def test_bootstrap_interval_is_the_textbook_one_for_a_mean():
@@ -22,35 +29,68 @@ def test_a_constant_has_an_interval_without_width():
     assert low[0] == high[0] == 0.25
 
 
-def test_sign_flips_agree_with_all_signs_enumerated():
-    values = np.random.default_rng(1).random((8, 2, 1))
-    difference = values[:, 0, 0] - values[:, 1, 0]
+def test_p_of_one_pair_is_the_share_of_all_sign_patterns():
+    values = np.random.default_rng(1).random((8, 2))
+    difference = values[:, 0] - values[:, 1]
     sums = [abs(np.dot(signs, difference)) for signs in itertools.product((-1, 1), repeat=8)]
     exact = np.mean([total >= abs(difference.sum()) - 1e-12 for total in sums])
-    measured = sign_flip_p(values, 20_000, seed=0)
-    assert measured[0, 1, 0] == pytest.approx(exact, abs=0.02)
-    assert measured[0, 1, 0] == measured[1, 0, 0]
+    measured = sign_flip_p(values, seed=0)
+    assert measured[0, 1] == measured[1, 0] == pytest.approx(exact)
+
+
+def test_random_signs_agree_with_all_patterns(monkeypatch):
+    values = np.random.default_rng(1).random((12, 3))
+    exact = sign_flip_p(values, seed=0)
+    monkeypatch.setattr(statistics, "FLIPS", 2**12 - 2)  # one pattern less than all
+    np.testing.assert_allclose(sign_flip_p(values, seed=0), exact, atol=0.03)
+
+
+def step_down_by_definition(values):
+    """Adjusted p of every pair of columns: the largest statistics of each pattern, one set of pairs after another."""
+    pairs = list(itertools.combinations(range(values.shape[1]), 2))
+    patterns = np.array(list(itertools.product((-1, 1), repeat=len(values))))
+    differences = {pair: values[:, pair[0]] - values[:, pair[1]] for pair in pairs}
+    flipped = {pair: np.abs(patterns @ d) / np.sqrt(d @ d) for pair, d in differences.items()}
+    observed = {pair: abs(d.sum()) / np.sqrt(d @ d) for pair, d in differences.items()}
+    left = sorted(pairs, key=lambda pair: -observed[pair])
+    adjusted, largest = {}, 0.0
+    while left:
+        top = left[0]
+        most = np.max([flipped[pair] for pair in left], axis=0)
+        largest = max(largest, np.mean(most >= observed[top] - 1e-9))
+        adjusted[top] = largest
+        left = left[1:]
+    return adjusted
+
+
+def test_p_of_several_pairs_is_that_of_the_step_down_by_definition():
+    values = np.random.default_rng(2).normal([0.0, 0.5, 1.0, 0.4], 1.0, (9, 4))
+    measured = sign_flip_p(values, seed=0)
+    for (a, b), p in step_down_by_definition(values).items():
+        assert measured[a, b] == measured[b, a] == pytest.approx(p)
 
 
 def test_methods_that_are_equal_on_every_sample_do_not_differ():
-    values = np.random.default_rng(2).random((30, 1, 3)).repeat(2, axis=1)
-    assert (sign_flip_p(values, 200, seed=0) == 1).all()
+    values = np.random.default_rng(2).random((30, 1)).repeat(3, axis=1)
+    assert (sign_flip_p(values, seed=0) == 1).all()
+    values[:, 2] += 1e-9 * np.random.default_rng(3).random(30)  # rounding
+    assert (sign_flip_p(values, seed=0) == 1).all()
+
+
+def test_equal_copies_of_a_method_leave_the_p_values_of_others():
+    values = np.random.default_rng(5).normal([0.0, 0.55], 1.0, (12, 2))
+    copies = np.concatenate([values, values[:, [1] * 8]], axis=1)
+    assert sign_flip_p(copies, seed=0)[0, 1] == pytest.approx(sign_flip_p(values, seed=0)[0, 1])
 
 
 def test_level_is_kept_when_methods_do_not_differ():
     rng = np.random.default_rng(3)
-    p = [sign_flip_p(rng.integers(0, 2, (40, 2, 1)).astype(float), 200, seed)[0, 1, 0] for seed in range(200)]
+    p = [sign_flip_p(rng.integers(0, 2, (40, 2)).astype(float), seed)[0, 1] for seed in range(200)]
     assert np.mean(np.array(p) < 0.05) < 0.08
 
 
 def test_holm_by_hand():
-    p = np.ones((3, 3, 1))
-    for (i, j), value in {(0, 1): 0.01, (0, 2): 0.04, (1, 2): 0.03}.items():
-        p[i, j] = p[j, i] = value
-    measured = holm(p)[:, :, 0]
-    assert (measured[0, 1], measured[1, 2], measured[0, 2]) == pytest.approx((0.03, 0.06, 0.06))
-    assert (measured == measured.T).all()
-    assert (np.diag(measured) == 1).all()
+    assert holm_adjusted([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
 
 
 def test_a_clear_difference_is_found_and_its_interval_excludes_zero():
@@ -119,11 +159,11 @@ def test_signs_of_a_cluster_flip_together_and_few_clusters_test_nothing():
 
 
 def test_few_samples_test_nothing_and_tell_no_smallest_difference():
-    values = 9.0 * np.arange(3)[None, :, None] + np.random.default_rng(9).random((7, 3, 1))
-    seven, six = (compare(values[:n], tuple("abc"), ("x",), Resampling(500)) for n in (7, 6))
-    assert (seven.is_tested, six.is_tested) == (True, False)
-    assert six.smallest is None
-    assert (six.p == 1).all()
+    values = 9.0 * np.arange(3)[None, :, None] + np.random.default_rng(9).random((6, 3, 1))
+    six, five = (compare(values[:n], tuple("abc"), ("x",), Resampling(500)) for n in (6, 5))
+    assert (six.is_tested, five.is_tested) == (True, False)
+    assert five.smallest is None
+    assert (five.p == 1).all()
 
 
 def test_many_methods_are_told_apart_with_few_resamples():

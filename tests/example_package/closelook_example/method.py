@@ -1,7 +1,7 @@
 """Two methods: how large a token's embedding is, with an option, and one of the rules in the module beside this one."""
 
 from closelook.lrp_core import Method, Option, without_sum
-from closelook.lrp_core.records.capabilities import GRADIENTS, RULES
+from closelook.lrp_core.records.capabilities import GRADIENTS
 
 
 def explain(view, batch, requests, *, power):
@@ -30,7 +30,7 @@ OPEN_LOOP = Method(
     version=1,
     label="AttnLRP, constant softmax",
     explain="closelook_example.rule:explain",  # imported with torch when it is first called
-    needs=(GRADIENTS, RULES),
+    needs=(GRADIENTS,),
     gives=("tokens", "heads"),
     rules="open_loop",
     about="as attnlrp, but attention weights are taken as they are",

@@ -24,7 +24,7 @@ import torch
 from closelook.jobs.runner import driver as stage
 from closelook.jobs.runner.worker import Worker
 from closelook.jobs.store import Store
-from closelook.lrp_core.views.view import ModelView
+from closelook.lrp_core.methods import gradients
 from tests.jobs.small import closelook, config_of, ended, prepared, relevance_of, rows_of
 from tests.patience import wait_for
 
@@ -51,27 +51,27 @@ class Slow(Worker):
 
     def _in_little_memory(self, table):
         """Computes a unit while each row of a batch needs 256 MiB, and the process may have 600 MiB more."""
-        whole = ModelView.hidden
+        whole = gradients.forward_pass
 
-        def hungry(view, batch, *arguments, **settings):
+        def hungry(view, piece, *arguments, **settings):
             try:
-                kept = torch.empty(len(batch) << 28, dtype=torch.uint8)
+                kept = torch.empty(len(piece.batch) << 28, dtype=torch.uint8)
             except RuntimeError:
                 Path(os.environ[FLAG] + "-ran-out").touch()
                 raise
-            result = whole(view, batch, *arguments, **settings)
+            result = whole(view, piece, *arguments, **settings)
             del kept
             return result
 
         used = psutil.Process().memory_info().vms
         limits = resource.getrlimit(resource.RLIMIT_AS)
-        ModelView.hidden = hungry
+        gradients.forward_pass = hungry
         resource.setrlimit(resource.RLIMIT_AS, (used + (600 << 20), limits[1]))
         try:
             return super().__call__(table)
         finally:
             resource.setrlimit(resource.RLIMIT_AS, limits)
-            ModelView.hidden = whole
+            gradients.forward_pass = whole
 
 
 class World:

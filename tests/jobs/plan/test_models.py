@@ -62,6 +62,17 @@ def test_an_identity_is_that_of_the_weights_wherever_they_lie(tmp_path):
     assert identities[0] == identities[1] != identities[2]
 
 
+@pytest.mark.parametrize(("family", "decides"), [("t5", True), ("gpt2", False)])
+def test_an_identity_covers_the_token_with_which_a_decoder_begins(tmp_path, family, decides):
+    tiny_model(family).model.save_pretrained(tmp_path)
+    settings = tmp_path / "generation_config.json"
+    identities = []
+    for token in (0, 1):
+        settings.write_text(json.dumps({"decoder_start_token_id": token}))
+        identities.append(resolve(ModelConfig(name="m", id=str(tmp_path))).identity)
+    assert (identities[0] != identities[1]) == decides
+
+
 def test_only_models_whose_description_was_wrong_have_a_new_identity(tmp_path):
     def added(name: str, view) -> str:
         folder = tmp_path / name

@@ -11,6 +11,7 @@ from closelook.jobs.plan.cells import requests_of
 from closelook.jobs.plan.forwards import forwards, forwards_of_labels
 from closelook.jobs.products.explaining import Explainer
 from closelook.lrp_core import Request
+from closelook.lrp_core.operations.watching import watched
 from tests.tiny import tiny_classifier, tiny_model
 
 TOKENS = 9
@@ -32,8 +33,8 @@ def counted(view):
         hidden = output[0] if isinstance(output, tuple) else output
         share = hidden.shape[:-1].numel() / whole
         passed["forwards"] += share
-        if hidden.requires_grad:
-            hidden.register_hook(lambda _: passed.update(backwards=passed["backwards"] + share))
+        hidden = watched(hidden, lambda _: passed.update(backwards=passed["backwards"] + share), keep=False)
+        return (hidden, *output[1:]) if isinstance(output, tuple) else hidden
 
     hooks = [block.register_forward_hook(after) for block in view.model.get_submodule(view.family.blocks)]
     yield passed

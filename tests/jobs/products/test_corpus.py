@@ -110,7 +110,7 @@ def test_the_corpus_pass_is_brute_force_in_units_of_any_size(tmp_path, model, co
             abs(np.array(row["histogram"]) - np.histogram(every[:, neuron], ends)[0]).sum() <= 2
         )  # rounding at an end
     assert any(line.startswith("gpt2, corpus: 42 texts = ") for line in summary.lines)
-    assert "corpus: 3 places hold no text, the first is corpus.txt:4: empty" in summary.lines
+    assert "corpus: 2 places hold no text, the first is corpus.txt:5: not UTF-8" in summary.lines
     assert not [path for path in store.files(artifact.folder) if "part" in path]
 
 

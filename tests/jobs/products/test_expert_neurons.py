@@ -97,7 +97,7 @@ def test_a_run_names_knocks_out_and_shows_neurons_of_experts(tmp_path, routed, i
     named = {}
     for row in stored:
         crossing = torch.tensor([row["boundaries"][1] - row["boundaries"][0]])
-        kept = sum(row[f"kept_by_{reason}"][0] for reason in ("biases", "attention", "router"))
+        kept = sum(row[f"kept_by_{reason}"][0] for reason in ("biases", "attention"))
         assert float(crossing) == pytest.approx(kept, abs=1e-5)
         for layer, number, name in zip(row["layer"], row["neuron"], row["name"], strict=True):
             assert name == f"{layer}.{number // 12}.{number % 12}"

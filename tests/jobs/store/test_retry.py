@@ -5,12 +5,13 @@ import time
 from types import SimpleNamespace
 
 import boto3
+import obstore
 import pyarrow as pa
 import pytest
 from moto.server import ThreadedMotoServer
 
 from closelook.evaluation.schema import REJECT
-from closelook.jobs.store import Store, StoreFull, retry
+from closelook.jobs.store import Store, StoreFull, exclusive, retry
 from closelook.jobs.store.lock import is_asked
 from closelook.jobs.store.retry import StillUnavailable, is_passing, retried
 from tests.jobs.hub import Hub
@@ -207,3 +208,17 @@ def test_a_hub_that_turns_workers_away_for_a_while_does_not_fail_the_model(tmp_p
     assert "attribute: 3 computed, 0 up to date" in out
     assert hub.turned_away > 6
     assert store.files("attempts", ".json", recursive=True) == []
+
+
+def test_a_conflict_with_another_write_of_an_object_that_is_not_there_passes(monkeypatch):
+    def conflict(*args, **options):
+        raise obstore.exceptions.AlreadyExistsError("409 Conflict")
+
+    bucket = obstore.store.MemoryStore()
+    with monkeypatch.context() as patches:
+        patches.setattr(obstore, "put", conflict)
+        with pytest.raises(ConnectionError, match="another write of claim was under way") as raised:
+            exclusive._put_new(bucket, "claim", b"one")
+    assert is_passing(raised.value)
+    assert exclusive._put_new(bucket, "claim", b"one")
+    assert not exclusive._put_new(bucket, "claim", b"two")

@@ -7,7 +7,6 @@ from closelook.lrp_core.device import expert_rows
 from closelook.lrp_core.device.expert_rows import ExpertRows
 from closelook.lrp_core.parts.block import FeedForward
 from closelook.lrp_core.readers.feed_forward import PassingRows, PassingTokens, where_sent
-from closelook.lrp_core.rules.propagation import linear_of_experts_rule, linear_rule
 
 pytestmark = pytest.mark.numeric
 N_TOKENS, N_EXPERTS, K = 24, 5, 2
@@ -65,17 +64,6 @@ def test_products_and_gradients_are_those_of_a_loop(chosen, least_rows):
         y = product(leaf := x.clone().requires_grad_(), weight)
         results.append((y, *torch.autograd.grad(y, leaf, gradient)))
     torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
-
-
-def test_relevance_of_rows_is_that_of_a_loop(chosen, least_rows):
-    rows, (_, _, experts) = ExpertRows.of(chosen, N_EXPERTS), sorted_rows(chosen)
-    x, weight, relevance = drawn(N_TOKENS * K, 4), drawn(N_EXPERTS, 6, 4), drawn(N_TOKENS * K, 6)
-    leaf = x.clone().requires_grad_()
-    y = linear_of_experts_rule(leaf, weight, rows, epsilon=1e-9)
-    (result,) = torch.autograd.grad(y, leaf, relevance)
-    other = loop(leaf, weight, experts, lambda row, expert_weight: linear_rule(row, expert_weight, epsilon=1e-9))
-    torch.testing.assert_close(y, other, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(result, torch.autograd.grad(other, leaf, relevance)[0], rtol=1e-9, atol=1e-9)
 
 
 def test_rows_that_are_multiplied_are_at_most_twice_as_many_as_there_are(chosen, monkeypatch):

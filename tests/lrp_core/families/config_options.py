@@ -4,10 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-from transformers.activations import ACT2CLS
-
-from closelook.lrp_core.rules.activation import ACTIVATIONS as RULED
-
 Options = Mapping[str, Sequence[Any]]
 
 
@@ -23,9 +19,8 @@ def rotary(kind: str, **more: Any) -> dict[str, Any]:
     return fields | more
 
 
-#: One name of each function that has a rule, and the names of those that have none.
+#: One name of each function that families use.
 ACTIVATIONS = ("gelu", "gelu_new", "silu", "relu", "relu2", "tanh")
-UNCOVERED = tuple(sorted(set(ACT2CLS).difference(RULED)))
 #: By an option that is no field of a config: what the head predicts (tokens, or so many labels).
 HEAD = "head"
 _TIED = {"tie_word_embeddings": (True, False)}

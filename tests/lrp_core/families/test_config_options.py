@@ -9,7 +9,6 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICA
 
 from closelook.lrp_core import METHODS, Batch, ModelView, UnsupportedModel, random_model
 from closelook.lrp_core.families import FAMILIES
-from closelook.lrp_core.records.capabilities import RULES
 from closelook.lrp_core.verification.rules import without_biases
 from closelook.lrp_core.verification.stock import stock_logits
 from tests.lrp_core.families.config_options import (
@@ -18,7 +17,6 @@ from tests.lrp_core.families.config_options import (
     OPTIONS,
     REFUSED,
     REFUSED_WITH_LABELS,
-    UNCOVERED,
     pairwise,
 )
 from tests.tiny import picture_rows, ragged_rows, tiny_config, tiny_model
@@ -46,8 +44,7 @@ def test_explained_logits_equal_the_stock_models_for_any_two_options(family):
         rows = picture_rows(view, 2) if view.kind.images else ragged_rows(view, lengths=(6, 10))
         batch = Batch.collate(rows, 0)
         ours = view.logits(view.hidden(batch), batch)
-        ruled = RULES in view.family.capabilities
-        relevance = METHODS["lrp" if ruled else "gradient_x_input"](view, batch)
+        relevance = METHODS["lrp"](view, batch)
         for i, row in enumerate(rows):
             targets = [row[name] for name in ("target_id", "foil_id") if row.get(name) is not None]
             stock = stock_logits(view, row)[targets]
@@ -55,10 +52,9 @@ def test_explained_logits_equal_the_stock_models_for_any_two_options(family):
             torch.testing.assert_close(relevance.logit_target[i], stock[0], **CLOSE, msg=str(settings))
             explained = stock[0] - stock[1] if len(stock) > 1 else stock[0]
             torch.testing.assert_close(relevance.explained[i], explained, **CLOSE, msg=str(settings))
-        if ruled:  # the rules know the functions that the modules compute
-            with without_biases(view):
-                residual = METHODS["lrp"](view, batch).residual
-            torch.testing.assert_close(residual, torch.zeros_like(residual), rtol=0, atol=1e-9, msg=str(settings))
+        with without_biases(view):
+            residual = METHODS["lrp"](view, batch).residual
+        torch.testing.assert_close(residual, torch.zeros_like(residual), rtol=0, atol=1e-9, msg=str(settings))
 
 
 def refusals():
@@ -74,16 +70,6 @@ def test_an_option_that_is_not_covered_is_refused_by_name_when_loaded(family, fi
     with pytest.raises(UnsupportedModel, match=rf"^{family} models .*\b{field}\b") as error:
         random_model(tiny_config(family, **fields))
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.thinned(6)
-@pytest.mark.parametrize("family", [name for name in OPTIONS if RULES in FAMILIES[name].capabilities])
-def test_an_activation_without_a_rule_is_refused_by_name_when_loaded(family):
-    field = FAMILIES[family].activation_field
-    for activation in UNCOVERED:
-        named = {"feed_forward_proj": f"gated-{activation}"} if family == "t5" else {field: activation}
-        with pytest.raises(UnsupportedModel, match=f"^no rule for the activation '{activation}'"):
-            random_model(tiny_config(family, **named))
 
 
 @pytest.mark.parametrize("family", list(OPTIONS))

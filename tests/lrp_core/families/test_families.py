@@ -6,7 +6,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForTokenClassification
 
 from closelook.lrp_core import Batch, Request, UnsupportedModel, attribute, random_model
 from closelook.lrp_core.families import FAMILIES, family_of
-from closelook.lrp_core.methods.explicit import explain_many as explain_explicitly
+from closelook.lrp_core.methods.gradients import explain_explicitly
 from closelook.lrp_core.opening.model import view_of
 from tests.tiny import BOTH, FEWER, IMAGES, MORE, TINY, ragged_rows, tiny_config, tiny_model
 
@@ -180,9 +180,11 @@ def test_model_without_language_modelling_head_is_refused_when_wrapped(name, aut
         view_of(model)
 
 
-def test_unknown_activation_lists_the_supported_ones():
-    with pytest.raises(
-        UnsupportedModel, match=r"no rule for the activation 'mish'; supported: gelu, .*family: generic"
-    ):
-        random_model(tiny_config("bert", hidden_act="mish"))
-    assert random_model(tiny_config("bert", hidden_act="mish"), family="generic").blocks == []
+@pytest.mark.parametrize("activation", ["mish", "quick_gelu"])
+def test_an_activation_is_explained_by_what_it_computes(activation):
+    view = random_model(tiny_config("gpt2", activation_function=activation), dtype="float64")
+    for name, parameter in view.model.named_parameters():
+        if name.endswith("bias"):
+            parameter.zero_()
+    residual = attribute("lrp", view, Batch.collate(ragged_rows(view), 0)).residual
+    torch.testing.assert_close(residual, torch.zeros_like(residual), atol=1e-10, rtol=0)

@@ -1,4 +1,4 @@
-"""DeBERTa: what needs neither its attention nor a rule is exact; everything else is refused by name."""
+"""DeBERTa: what needs no weights of its attention is exact; everything else is refused by name."""
 
 from dataclasses import replace
 
@@ -8,7 +8,8 @@ import torch
 from closelook.alti import METHODS as VECTORS
 from closelook.lrp_core import METHODS, Batch, ModelView, UnsupportedMethod, UnsupportedModel, UserError, random_model
 from closelook.lrp_core.device.precision import unrounded
-from closelook.lrp_core.records.capabilities import ATTENTION, RULES
+from closelook.lrp_core.records.capabilities import ATTENTION
+from closelook.lrp_core.verification.rules import without_biases
 from tests.asked import CLOSE, close, explain
 from tests.oracles import methods as oracles
 from tests.oracles import states as oracles_states
@@ -20,6 +21,7 @@ EVERY = {**METHODS, **VECTORS}
 KNOWN = {
     *("gradient_l1", "gradient_l2", "gradient_x_input", "integrated_gradients", "smoothgrad"),
     *("kernel_shap", "occlusion", "embedding_norm", "logat", "normxlogit", "random"),
+    *("lrp", "attnlrp", "attnlrp_explicit", "lrp_identity_softmax", "lrp_distributed_bias"),
 }
 
 FEW = {"kernel_shap": {"samples": 8}, "smoothgrad": {"samples": 2}, "integrated_gradients": {"steps": 2}}
@@ -71,6 +73,12 @@ def test_gradients_are_those_of_the_stock_model(view, rows):
     close(explain("integrated_gradients", view, rows, steps=3, reduce="l1"), [path.abs().sum(-1) for path in paths])
 
 
+def test_lrp_conserves_logit_when_biases_are_zero(view, rows):
+    with without_biases(view):
+        residual = METHODS["lrp"](view, Batch.collate(rows, 0)).residual
+    torch.testing.assert_close(residual, torch.zeros_like(residual), rtol=0, atol=1e-10)
+
+
 def test_perturbations_equal_one_forward_a_token(view, rows):
     explanation = "target" if view.predicts_score else "contrastive"
     close(explain("occlusion", view, rows), [oracles.occlusion(view, row, explanation, "zero") for row in rows])
@@ -97,13 +105,13 @@ def test_logat_is_the_stock_head_on_each_token_as_if_it_were_read(view, rows):
                 torch.testing.assert_close(relevance[i, layer, : len(read)], says, **CLOSE)
 
 
-def test_what_needs_its_attention_or_a_rule_is_refused_by_name(view, rows):
+def test_what_needs_its_attention_is_refused_by_name(view, rows):
     batch = Batch.collate(rows, 0)
     assert {name for name, method in EVERY.items() if not method.missing(view.family.capabilities)} == KNOWN
     title = "deberta-v2 models with labels" if view.kind.labels else "deberta-v2 models"
     for name in EVERY.keys() - KNOWN:
         lacking = EVERY[name].missing(view.family.capabilities)
-        assert {ATTENTION, RULES} & set(lacking)
+        assert ATTENTION in lacking
         with pytest.raises(UnsupportedMethod) as error:
             EVERY[name](view, batch)
         says = " and ".join(need.says for need in lacking)

@@ -9,12 +9,12 @@ from closelook.lrp_core.families import FAMILIES
 from closelook.lrp_core.interventions.neurons import neurons_set
 from closelook.lrp_core.methods.gradients import READINGS, explain_many
 from closelook.lrp_core.opening.model import view_of
+from closelook.lrp_core.places.boundaries import REASONS
 from closelook.lrp_core.records.capabilities import NEURONS
 from closelook.lrp_core.records.types import Request
-from closelook.lrp_core.rules.boundaries import REASONS
-from closelook.lrp_core.rules.scope import rules_on
 from tests.asked import in_turn
 from tests.lrp_core.rules.test_conservation import without_biases
+from tests.ruled import rules
 from tests.tiny import MORE, TINY, ragged_rows, tiny_model
 
 pytestmark = pytest.mark.numeric
@@ -32,15 +32,15 @@ def gradients_inside(view, batch, name, read):
     """Gradient of the contrast at each block's tensor, by brute force; `read(block)` gives a module and which side."""
     result, hooks = [], []
     reading = READINGS[name]
-    with rules_on(view, [reading.composite]):
+    with rules(reading.composite) as mode:
         for block in view.blocks:
             module, output = read(block)
             if output:
                 hooks.append(module.register_forward_hook(lambda _, args, y: result.append(y)))
             else:
                 hooks.append(module.register_forward_pre_hook(lambda _, args: result.append(args[0])))
-        logits = view.logits(view.hidden(batch, view.embed(batch)[0].requires_grad_()), batch)
-        gradients = torch.autograd.grad((logits[:, 0] - logits[:, 1]).sum(), result)
+        logits = view.logits(view.hidden(batch, mode.root(view.embed(batch)[0])), batch)
+    gradients = torch.autograd.grad((logits[:, 0] - logits[:, 1]).sum(), result)
     for hook in hooks:
         hook.remove()
     shape = batch.input_ids.shape  # which some families flatten
@@ -54,10 +54,9 @@ def test_neurons_equal_the_gradient_at_every_neuron_by_brute_force(kind, name):
     view = tiny_model(kind)
     batch = Batch.collate(ragged_rows(view), 0)
     gradients, values = gradients_inside(view, batch, name, lambda block: (block.down, False))
-    share = READINGS[name].composite.bilinear.share if view.family.gate else 1
     result = attribute(name, view, batch, neurons=True)
     for layer, (gradient, value) in enumerate(zip(gradients, values, strict=True)):
-        relevance = READINGS[name].measure(gradient / share, value) * batch.attention_mask[..., None]
+        relevance = READINGS[name].measure(gradient, value) * batch.attention_mask[..., None]
         for sample in range(len(batch)):
             for neuron in range(view.n_neurons):
                 of_neuron = relevance[sample, :, neuron]
@@ -133,7 +132,7 @@ def test_what_crosses_layer_boundaries_is_accounted_for(kind, name):
     torch.testing.assert_close(steps, relevance.kept.sum(-1), rtol=1e-9, atol=1e-10)
     has_biases = any(name.endswith("bias") for name, _ in view.model.base_model.named_parameters())
     assert (relevance.kept[..., REASONS.index("biases")].abs() > 1e-6).all() == has_biases
-    for reason in REASONS[1 : relevance.kept.shape[-1]]:
+    for reason in REASONS[1:]:
         assert (relevance.kept[..., REASONS.index(reason)].abs() > 1e-12).any() == (name == "attnlrp")
     if view.embedding_norm is None and not view.family.position_embedding:
         torch.testing.assert_close(relevance.boundaries[:, 0], relevance.tokens.sum(-1), rtol=1e-9, atol=1e-10)

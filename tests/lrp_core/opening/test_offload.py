@@ -8,8 +8,9 @@ import torch
 from accelerate.utils import has_offloaded_params
 
 from closelook.lrp_core import METHODS, Batch, attribute, load_model
+from closelook.lrp_core.methods.gradients import forward_pass
+from closelook.lrp_core.operations.forward import pieces_of
 from closelook.lrp_core.rules import ATTNLRP
-from closelook.lrp_core.rules.scope import rules_on
 from tests.tiny import ragged_rows, tiny_model
 
 
@@ -47,12 +48,12 @@ def live_weights(view, checkpointing):
             if has_offloaded_params(module):
                 pre_forward.append((module._hf_hook, module._hf_hook.pre_forward))
                 module._hf_hook.pre_forward = _watch(module._hf_hook.pre_forward, loaded)
-    with rules_on(view, [ATTNLRP], checkpointing=checkpointing):
-        batch = Batch.collate(ragged_rows(view), 0)
-        hidden = view.hidden(batch, view.embed(batch)[0].requires_grad_())
-        gc.collect()
-        alive = sum(weight() is not None for weight in loaded)
-        assert hidden.requires_grad
+    batch = Batch.collate(ragged_rows(view), 0)
+    (piece,) = pieces_of(view, batch, len(batch))
+    forward = forward_pass(view, piece, ["target"], [ATTNLRP], view.stacks if checkpointing else ())
+    gc.collect()
+    alive = sum(weight() is not None for weight in loaded)
+    assert forward.output["target"].requires_grad
     for hook, original in pre_forward:
         hook.pre_forward = original
     return alive, len(loaded)

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 from closelook.lrp_core.operations.mode import Operations
 from closelook.lrp_core.operations.nodes import Plan
 from closelook.lrp_core.operations.roots import Roots
+from closelook.lrp_core.operations.watching import watched
 from closelook.lrp_core.rules import ATTNLRP, LRP, changed
 from closelook.lrp_core.rules.composite import Spec
 from tests.oracles import rules as slow
@@ -222,3 +223,15 @@ def test_gates_and_choices_are_constants_that_multiply_relevance(name):
         of_constant, of_signal = relevance(lambda a, b: b * CONSTANTS[name](a), [a, b], upper, composite)
         same(of_signal, upper)
         same(of_constant, torch.zeros_like(a))
+
+
+def test_an_activation_that_a_hook_watches_has_its_relevance():
+    x, upper, seen = drawn(5), drawn(5), []
+
+    def compute(x):
+        y = watched(F.silu(x), lambda gradient, y: seen.append(gradient * y))
+        return y * 2.0
+
+    (found,) = relevance(compute, [x], upper, ATTNLRP)
+    same(found, upper)
+    same(seen[0], upper)

@@ -7,10 +7,10 @@ import torch
 from transformers.pytorch_utils import Conv1D
 
 from closelook.lrp_core import Batch
-from closelook.lrp_core.records.explained import CONTRASTIVE
+from closelook.lrp_core.methods.gradients import forward_pass
+from closelook.lrp_core.operations.forward import pieces_of
 from closelook.lrp_core.rules import ATTNLRP, LRP, PLAIN, Composite, LinearRule, LinearRules, SoftmaxRule
 from closelook.lrp_core.rules.records import LINEAR_GROUPS, TRUE_PRODUCT
-from closelook.lrp_core.rules.scope import rules_on
 from tests.oracles.rules import linear_epsilon
 from tests.tiny import BOTH, IMAGES, MORE, TINY, picture_rows, ragged_rows, tiny_model
 
@@ -22,11 +22,12 @@ SOFTMAX_BY_HAND = SoftmaxRule("by hand", lambda ds, x, s, hidden: s * (ds - (ds 
 
 
 def gradient(view, batch, *planned: Composite, checkpointing=False) -> torch.Tensor:
-    """Of the first of the planned composites [B, T, D]."""
-    token = view.embed(batch)[0].detach().requires_grad_()
-    with rules_on(view, planned, checkpointing=checkpointing):
-        explained = CONTRASTIVE.of(view.logits(view.hidden(batch, token), batch))
-        return torch.autograd.grad(explained.sum(), token)[0]
+    """Of the first of the planned composites [B, T, D], with padding on the right."""
+    (piece,) = pieces_of(view, batch, len(batch))
+    forward = forward_pass(view, piece, ["contrastive"], planned, view.stacks if checkpointing else ())
+    roots = forward.gradients(forward.output["contrastive"], planned[0], keep=False)
+    of_words = next(gradient for root, gradient in roots if root.words)
+    return of_words * piece.batch.attention_mask[..., None]
 
 
 def same(result, expected):
@@ -82,7 +83,7 @@ def test_a_rule_of_one_group_is_asked_for_the_layers_of_that_group(view, batch, 
     relevance = gradient(view, batch, replace(ATTNLRP, linear=LinearRules(**{group: LinearRule("noted", noted)})))
     same(relevance, gradient(view, batch, ATTNLRP))
     shapes = [layer.parameters()[0].shape for layer in view.linear_layers() if layer.group == group]
-    shapes += [torch.Size([len(batch), 2, view.d_model])] if group == "linear" else []  # rows of the unembedding
+    shapes += [view.unembedding.weight.shape] if group == "linear" else []
     assert sorted(asked) == sorted(shapes)
     assert bool(shapes) == (group != "convolution")
 
@@ -106,22 +107,13 @@ def test_the_epsilon_rule_in_the_linear_slot_is_the_rule_of_the_paper(view, batc
     assert checked
 
 
-def test_default_rules_put_nothing_on_linear_layers(view):
-    for composites in ([ATTNLRP], [PLAIN, LRP, ATTNLRP]):
-        with rules_on(view, composites):
-            busy = [layer.module for layer in view.linear_layers() if layer.module._forward_hooks]
-        gated = [block.down for block in view.blocks if view.family.gate is not None]
-        assert busy == gated, "only the product that gated MLPs project down is shared out"
-
-
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_the_true_gradient_in_the_softmax_slot_is_that_of_the_kernel(view, side):
     batch = Batch.collate(ragged_rows(view), 0, side)
     by_hand = replace(ATTNLRP, softmax=SOFTMAX_BY_HAND)
-    real = batch.attention_mask[..., None]
-    expected = gradient(view, batch, ATTNLRP) * real
-    same(gradient(view, batch, by_hand) * real, expected)
-    same(gradient(view, batch, ATTNLRP, replace(PLAIN, softmax=CONSTANT)) * real, expected)
+    expected = gradient(view, batch, ATTNLRP)
+    same(gradient(view, batch, by_hand), expected)
+    same(gradient(view, batch, ATTNLRP, replace(PLAIN, softmax=CONSTANT)), expected)
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
@@ -133,7 +125,7 @@ def test_a_constant_softmax_is_signal_take_all_where_nothing_else_is_gated(view,
 
 def test_a_softmax_rule_learns_what_is_masked():
     view = tiny_model("gpt2")
-    batch = Batch.collate(ragged_rows(view), 0, "left")
+    batch = Batch.collate(ragged_rows(view), 0)
     seen = []
 
     def note(ds, x, s, hidden):

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from closelook.lrp_core import Batch, Request, attribute
-from closelook.lrp_core.methods.explicit import explain_many as explain_explicitly
+from closelook.lrp_core.methods.gradients import explain_explicitly
 from closelook.lrp_core.rules import ATTNLRP
-from closelook.lrp_core.rules.scope import rules_on
 from closelook.lrp_core.verification.rules import biases_of
+from tests.ruled import rules
 from tests.tiny import ragged_rows, tiny_model
 
 pytestmark = pytest.mark.numeric
@@ -55,21 +55,20 @@ def test_attnlrp_loses_exactly_what_softmax_absorbs_layer_by_layer(family, monke
     modelling = sys.modules[type(view.blocks[0].attention).__module__]
     monkeypatch.setattr(modelling, "eager_attention_forward", attention)
     hooks = [b.module.register_forward_pre_hook(lambda _, args: streams.append(args[0])) for b in view.blocks]
-    with rules_on(view, [ATTNLRP]):
-        token = view.embed(batch)[0].requires_grad_()
+    with rules(ATTNLRP) as mode:
+        token = mode.root(view.embed(batch)[0])
         hidden = view.hidden(batch, token)
         logits = view.logits(hidden, batch)
         nodes = [*streams, hidden, *scores, *weights]
-        gradients = torch.autograd.grad(logits[:, 0].sum(), nodes)
+    gradients = torch.autograd.grad(logits[:, 0].sum(), nodes)
     for hook in hooks:
         hook.remove()
-    # the uniform rule halves what reaches the weights; as a gradient it does so further down, at queries, keys, values
     relevance = [(gradient * node).sum().item() for gradient, node in zip(gradients, nodes, strict=True)]
     layers = view.n_layers
     streams_sum = [*relevance[:layers], logits[:, 0].sum().item()]
     of_scores, of_weights = relevance[layers + 1 : 2 * layers + 1], relevance[2 * layers + 1 :]
     for layer in range(layers):
-        absorbed = 0.5 * (of_weights[layer] - of_scores[layer])
+        absorbed = of_weights[layer] - of_scores[layer]
         assert abs(absorbed) > 1e-4
         assert streams_sum[layer + 1] - streams_sum[layer] == pytest.approx(absorbed, abs=1e-10)
 

@@ -3,12 +3,13 @@
 import pytest
 import torch
 
-from closelook.lrp_core import METHODS, Batch, UnsupportedMethod
+from closelook.lrp_core import METHODS, Batch, UnsupportedModel
 from closelook.lrp_core.methods.gradients import MEASURES
+from closelook.lrp_core.places.neurons import NeuronRelevance
 from closelook.lrp_core.rules import ATTNLRP, LRP
-from closelook.lrp_core.rules.neurons import NeuronRelevance
-from closelook.lrp_core.rules.scope import rules_on
+from closelook.lrp_core.verification.rules import without_biases
 from tests.oracles import rules as oracles
+from tests.ruled import rules
 from tests.tiny import ragged_rows, tiny_model
 
 pytestmark = pytest.mark.numeric
@@ -29,7 +30,7 @@ def gated(x, gate, up, down, relevance, signal_takes_all):
 
 
 def mixture(mlp, x, relevance, signal_takes_all):
-    """Relevance [D] of one state x [D] from that of what its experts say together: AttnLRP's rules, term by term.
+    """Relevance [D] of one state x [D] from that of what its experts say together, term by term; routing is constant.
 
     Also that of neurons [F] by the title of the expert.
     """
@@ -49,27 +50,12 @@ def mixture(mlp, x, relevance, signal_takes_all):
         parts.append((weight, shared.gate_proj.weight, shared.up_proj.weight, shared.down_proj.weight))
     outputs = [w * (down @ (torch.nn.functional.silu(gate @ x) * (up @ x))) for w, gate, up, down in parts]
     of_outputs = [output / sum(outputs) * relevance for output in outputs]
-    half = 1.0 if signal_takes_all else 0.5
     inside = [
-        gated(x, gate, up, down, half * of_output, signal_takes_all)
+        gated(x, gate, up, down, of_output, signal_takes_all)
         for (_, gate, up, down), of_output in zip(parts, of_outputs, strict=True)
     ]
     neurons = dict(zip([*map(str, chosen), "shared"], (of_hidden for of_hidden, _ in inside), strict=False))
-    out = sum(of_x for _, of_x in inside)
-    if signal_takes_all:
-        return out, neurons
-    of_weights = [0.5 * of_output.sum() for of_output in of_outputs]
-    if shared is not None:
-        z_shared = mlp.shared_expert_gate.weight @ x
-        pair = torch.cat([z_shared, torch.zeros_like(z_shared)])
-        of_pair = oracles.softmax_relevance(pair, torch.stack([of_weights.pop(), torch.zeros(()).to(x)]))
-        out = out + oracles.linear_epsilon(x, mlp.shared_expert_gate.weight, torch.zeros(1).to(x), of_pair[:1])
-    total = sum(of_weights)
-    of_probabilities = torch.zeros_like(z)
-    for (w, *_), e, of_weight in zip(parts, chosen, of_weights, strict=False):
-        of_probabilities[e] = of_weight - w * total if renormalised else of_weight
-    of_logits = oracles.softmax_relevance(z, of_probabilities)
-    return out + oracles.linear_epsilon(x, router.weight, torch.zeros_like(z), of_logits), neurons
+    return sum(of_x for _, of_x in inside), neurons
 
 
 @pytest.mark.thinned(2)
@@ -82,11 +68,12 @@ def test_relevance_through_experts_and_their_router_is_that_of_the_formulas(fami
     mlp = view.blocks[-1].module.mlp
     generator = torch.Generator().manual_seed(0)
     x, relevance = (torch.randn(1, 3, view.d_model, generator=generator, dtype=torch.float64) for _ in range(2))
-    leaf = x.clone().requires_grad_()
     batch = Batch(torch.zeros(1, 3, dtype=torch.int64), torch.ones(1, 3), *3 * [torch.zeros(1, dtype=torch.int64)])
     inside = NeuronRelevance(view, batch, [composite])
-    with rules_on(view, [composite], [inside]):
-        y = mlp(leaf)
+    with inside.tapping():
+        with rules(composite, dtype=torch.float64) as mode:
+            leaf = mode.root(x)
+            y = mlp(leaf)
         inside.begin({"own": MEASURES["product"]})
         (gradient,) = torch.autograd.grad(y, leaf, relevance / y.detach())
     neurons = torch.zeros(3, view.n_neurons, dtype=torch.float64)
@@ -106,11 +93,20 @@ def test_relevance_through_experts_and_their_router_is_that_of_the_formulas(fami
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_no_rule_covers_is_refused_by_name(family):
+def test_experts_have_rules_of_linear_layers_unless_they_run_in_one_piece(family):
     view = tiny_model(family)
     batch = Batch.collate(ragged_rows(view), 0)
-    with pytest.raises(UnsupportedMethod, match=f"rules of linear layers do not cover the experts of {family} models"):
-        METHODS["attnlrp"](view, batch, composite={"linear": {"gamma": 0.1}})
+    composite = {"linear": {"gamma": 0.1}}
+    assert not torch.allclose(
+        METHODS["lrp"](view, batch).tokens, METHODS["lrp"](view, batch, composite=composite).tokens
+    )
+    with without_biases(view):
+        residual = METHODS["lrp"](view, batch, composite=composite).residual
+    torch.testing.assert_close(residual, torch.zeros_like(residual), rtol=0, atol=1e-10)
+    whole = tiny_model(family, dtype="float32")
+    whole.model.set_experts_implementation("grouped_mm")
+    with pytest.raises(UnsupportedModel, match="rules of linear layers do not cover experts in one piece"):
+        METHODS["lrp"](whole, batch, composite=composite)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

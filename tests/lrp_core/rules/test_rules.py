@@ -1,18 +1,19 @@
 """Rules of linear layers, convolutions and the softmax against loops that follow the equations term by term."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from closelook.lrp_core import METHODS, Batch, Request, UserError, attribute
-from closelook.lrp_core.parts.layers import Convolution
-from closelook.lrp_core.readers.readout import explained_numbers
+from closelook.lrp_core.methods.gradients import explain_many
+from closelook.lrp_core.operations.nodes import Plan
+from closelook.lrp_core.places.reading import tap_input
 from closelook.lrp_core.rules import ATTNLRP, PLAIN, changed
 from closelook.lrp_core.rules.composite import OF_ATTNLRP, OF_LRP, RULES, VIT, Spec, combinations
 from closelook.lrp_core.rules.linear import ZPLUS, alpha_beta_rule, gamma_rule
 from closelook.lrp_core.rules.linear import _gamma as gamma_by_hand
-from closelook.lrp_core.rules.scope import rules_on
 from closelook.lrp_core.rules.softmax import SOFTMAX_RULES
-from closelook.lrp_core.rules.switch import Switch
 from tests.oracles import rules as oracles
 from tests.oracles import vit as oracles_vit
 from tests.tiny import picture_rows, ragged_rows, tiny_model
@@ -62,7 +63,7 @@ def test_a_rule_takes_weights_of_each_sample(name):
 
 
 def test_sizes_of_weights_are_those_of_the_layer_that_asks():
-    switch = Switch((ATTNLRP,), ATTNLRP)
+    plan = Plan((ATTNLRP,))
     for rows, columns, dtype in (
         (3, 4, torch.float64),
         (2, 3, torch.float64),
@@ -71,8 +72,8 @@ def test_sizes_of_weights_are_those_of_the_layer_that_asks():
     ):
         weight = torch.randn(rows, columns, dtype=dtype)
         for matrix in (weight, weight.T):
-            assert torch.equal(switch.sizes(matrix), matrix.abs())
-            assert switch.sizes(matrix).dtype == dtype
+            assert torch.equal(plan.sizes(matrix), matrix.abs())
+            assert plan.sizes(matrix).dtype == dtype
 
 
 def test_gamma_0_is_epsilon():
@@ -107,19 +108,6 @@ def test_an_output_without_contributions_of_a_sign_gives_that_sign_nothing(name)
     )
     torch.testing.assert_close(relevance[0], expected, **CLOSE)
     assert relevance.isfinite().all()
-
-
-def test_a_convolution_is_a_linear_layer_of_what_it_reads():
-    torch.manual_seed(0)
-    module = torch.nn.Conv2d(2, 3, (2, 3), stride=(1, 2), padding=(1, 0)).double()
-    x = torch.randn(2, 2, 5, 7, dtype=torch.float64, requires_grad=True)
-    y = module(x)
-    part = Convolution(module, "convolution", transposed=False)
-    weight, bias = part.parameters()
-    torch.testing.assert_close(part.inputs(x) @ weight.T + bias, part.outputs(y), **CLOSE)
-    dy = torch.randn_like(y)
-    stock = torch.autograd.grad(y, x, dy)[0]
-    torch.testing.assert_close(part.gathered(part.outputs(dy) @ weight, x), stock, **CLOSE)
 
 
 def softmax_of(x, ds, rule, hidden=None):
@@ -218,15 +206,14 @@ def test_the_unembedding_has_the_rule_of_linear_layers(family, explanation):
     """The gamma rule on the unembedding alone gives the relevance of the state that it reads, term by term."""
     view = tiny_model(family)
     batch = Batch.collate(ragged_rows(view, (4, 4)), 0)
-    state = torch.randn(2, 1, view.d_model, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    leaf = state.expand(-1, 4, -1).clone().requires_grad_()
-    with rules_on(view, [changed(ATTNLRP, "linear gamma 0.5, norm gradient, activation gradient")]):
-        seen = []
-        view.readout.register_forward_pre_hook(lambda _, args: seen.append(args[0].retain_grad() or args[0]))
-        _, numbers = explained_numbers(view, leaf, batch, [explanation])
-        numbers[explanation].sum().backward()
+    composite = changed(ATTNLRP, "linear gamma 0.5, norm gradient, activation gradient")
+    read = []
+    tap = partial(tap_input, read=lambda *both: read.append(both))
+    with view.unembedding.register_forward_pre_hook(tap):
+        explain_many(view, batch, [Request("attnlrp", explanation)], composite=composite)
+    gradient, states = (of_texts[torch.arange(2), batch.position] for of_texts in read[0])
     with torch.no_grad():
-        every_logit = torch.cat([part for _, part in view.all_logits(seen[0], 64)], -1)
+        every_logit = torch.cat([part for _, part in view.all_logits(states, 64)], -1)
     for i in range(2):
         target = torch.nn.functional.one_hot(batch.target_ids[i], view.vocab).double()
         other = (
@@ -236,10 +223,9 @@ def test_the_unembedding_has_the_rule_of_linear_layers(family, explanation):
         )
         weight, bias = view.unembedding_rows(torch.arange(view.vocab))
         bias = torch.zeros(view.vocab).double() if bias is None else bias
-        z = oracles.contributions(seen[0][i].detach(), weight, bias)
+        z = oracles.contributions(states[i], weight, bias)
         relevances = [oracles.shared(z, upper * every_logit[i], "gamma", 0.5) for upper in (target, -other)]
-        result = seen[0].grad[i] * seen[0][i].detach()
-        torch.testing.assert_close(result, sum(relevances), rtol=1e-7, atol=1e-9)
+        torch.testing.assert_close(gradient[i] * states[i], sum(relevances), rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
@@ -294,16 +280,18 @@ def test_the_bias_of_logits_is_a_contribution_or_a_constant(family, rule, logits
     view = tiny_model(family)
     batch = Batch.collate(ragged_rows(view), 0)
     composite = changed(PLAIN, OF_ATTNLRP.read({"linear": rule, "logits_bias": logits_bias}))
-    state = view.prediction(view.hidden(batch), batch).detach().requires_grad_()
-    rows, bias = view.unembedding_rows(torch.stack([batch.target_ids, batch.foil_ids], -1))
+    read = []
+    tap = partial(tap_input, read=lambda *both: read.append(both))
+    with view.unembedding.register_forward_pre_hook(tap):
+        explain_many(view, batch, [Request("attnlrp", "target")], composite=composite)
+    gradient, states = (of_texts[torch.arange(len(batch)), batch.position] for of_texts in read[0])
+    rows, bias = view.unembedding_rows(batch.target_ids[:, None])
     assert bias.abs().min() > 1e-3
-    with rules_on(view, [composite]):
-        (gradient,) = torch.autograd.grad(view.unembed(state, batch).sum(), state)
     for i in range(len(batch)):
-        seen = bias[i] if logits_bias == "contribution" else torch.zeros_like(bias[i])
-        z = oracles.contributions(state[i], rows[i], seen)
-        expected = oracles.shared(z, rows[i] @ state[i] + seen, rule, LINEAR[rule][0])
-        torch.testing.assert_close(gradient[i] * state[i], expected, **CLOSE)
+        seen, state = bias[i] if logits_bias == "contribution" else torch.zeros_like(bias[i]), states[i]
+        z = oracles.contributions(state, rows[i], seen)
+        expected = oracles.shared(z, rows[i] @ state + seen, rule, LINEAR[rule][0])
+        torch.testing.assert_close(gradient[i] * state, expected, **CLOSE)
 
 
 @pytest.mark.parametrize("rule", ["gamma", "zplus", "alpha_beta"])

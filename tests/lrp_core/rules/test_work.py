@@ -57,7 +57,7 @@ def test_the_rules_move_hardly_more_bytes_than_the_plain_gradient(geometry, most
     for method, counting in work.items():
         once(view, batch, method, counting)
     plain = work["gradient_x_input"]
-    assert work["attnlrp"].product_bytes == plain.product_bytes
+    assert work["attnlrp"].product_bytes <= 1.02 * plain.product_bytes  # of the head: all rows, not two
     assert work["attnlrp"].moved_bytes <= most * plain.moved_bytes
     assert work["lrp"].moved_bytes < 0.95 * plain.moved_bytes
 

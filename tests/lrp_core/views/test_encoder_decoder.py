@@ -13,11 +13,11 @@ from closelook.lrp_core.interventions.tokens import tokens_removed
 from closelook.lrp_core.opening.model import view_of
 from closelook.lrp_core.readers.predictions import predicted
 from closelook.lrp_core.rules import ATTNLRP, LRP
-from closelook.lrp_core.rules.scope import rules_on
 from tests.lrp_core.rules.test_conservation import without_biases
 from tests.oracles import encoder_decoder as oracles_encoder_decoder
 from tests.oracles import methods as oracles_methods
 from tests.oracles import rules as oracles
+from tests.ruled import rules as ruled
 from tests.tiny import BOTH, T5_RELU, ragged_rows, tiny_config, tiny_model
 
 pytestmark = pytest.mark.numeric
@@ -94,20 +94,20 @@ def test_lrp_conserves_logit_when_biases_are_zero(view, explanation):
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("family", sorted(VARIANTS))
-@pytest.mark.parametrize("rules", [LRP, ATTNLRP], ids=lambda rules: rules.name)
-def test_what_is_missing_from_the_sum_is_what_biases_and_softmax_absorb(view, rules):
+@pytest.mark.parametrize("composite", [LRP, ATTNLRP], ids=lambda composite: composite.name)
+def test_what_is_missing_from_the_sum_is_what_biases_and_softmax_absorb(view, composite):
     """Gradient times value of everything that enters as a constant: positions count as input, all else is absorbed."""
     batch = Batch.collate(ragged_rows(view, lengths=(6, 6, 6))[:2], 0)
-    relevance = attribute(rules.name, view, batch, explanation="target")
+    relevance = attribute(composite.name, view, batch, explanation="target")
     outputs = []
     biased = [m for m in view.model.modules() if getattr(m, "bias", None) is not None]  # linear layers and norms
-    with rules_on(view, [rules]):
+    with ruled(composite) as mode:
         hooks = [m.register_forward_hook(lambda m, _, y: outputs.append((m, y))) for m in biased]
-        token = view.embed(batch)[0].requires_grad_()
+        token = mode.root(view.embed(batch)[0])
         logit = view.logits(view.hidden(batch, token), batch)[:, 0].sum()
-        gradients = torch.autograd.grad(logit, [y for _, y in outputs], allow_unused=True) if outputs else ()
-        for hook in hooks:
-            hook.remove()
+    gradients = torch.autograd.grad(logit, [y for _, y in outputs], allow_unused=True) if outputs else ()
+    for hook in hooks:
+        hook.remove()
     absorbed = sum(
         (m.bias * gradient).sum().item()
         for (m, _), gradient in zip(outputs, gradients, strict=True)
@@ -116,38 +116,32 @@ def test_what_is_missing_from_the_sum_is_what_biases_and_softmax_absorb(view, ru
     if view.decoder.logits_bias is not None:
         absorbed += float(view.model.final_logits_bias[0, batch.target_ids].sum())
     missing = -float(relevance.residual.sum())
-    softmax = 0 if rules is LRP else _absorbed_by_softmax(view, batch)
-    assert rules is LRP or abs(softmax) > 1e-3
+    softmax = 0 if composite is LRP else _absorbed_by_softmax(view, batch)
+    assert composite is LRP or abs(softmax) > 1e-3
     assert missing == pytest.approx(absorbed + softmax, abs=1e-9)
 
 
 def _absorbed_by_softmax(view, batch):
-    """Relevance of weights minus that of their scores, a quarter of which goes to queries and one to keys."""
+    """Relevance of weights minus that of their scores."""
     from closelook.lrp_core.readers.attention import around_attention
-    from closelook.lrp_core.rules.bilinear import attend_with
-    from closelook.lrp_core.rules.switch import Switch
 
-    switch, kept = Switch((ATTNLRP,), ATTNLRP), []
+    kept = []
 
     def attend(kernel, module, query, key, value, mask, scaling=None, position_bias=None, **_):
-        query, key, value = attend_with(query, key, value, switch)
         products = query @ key.transpose(-1, -2) * scaling
-        products.retain_grad()
         x = products if position_bias is None else products + position_bias
         weights = torch.softmax(x if mask is None else x + mask, -1)
-        weights.retain_grad()
         context = weights @ value
-        kept.append((products, weights))
+        kept.extend((products, weights))
         return context.transpose(1, 2), weights
 
-    with rules_on(view, [ATTNLRP]):
+    with ruled(ATTNLRP) as mode:
         around = {layer.attention: attend for layer in view.attentions}
-        with around_attention(view, around, stock="eager"), torch.enable_grad():
-            token = view.embed(batch)[0].requires_grad_()
-            view.logits(view.hidden(batch, token), batch)[:, 0].sum().backward()
-    # the gradients at queries and keys are quartered further down, that at the values halved: as relevance, weights get
-    # half of what gradient times value says, and their scores what is half of theirs
-    return sum(((w.grad * w).sum() - (p.grad * p).sum()).item() / 2 for p, w in kept)
+        with around_attention(view, around, stock="eager"):
+            logits = view.logits(view.hidden(batch, mode.root(view.embed(batch)[0])), batch)
+    gradients = torch.autograd.grad(logits[:, 0].sum(), kept)
+    relevance = [(gradient * tensor).sum().item() for gradient, tensor in zip(gradients, kept, strict=True)]
+    return sum(relevance[1::2]) - sum(relevance[::2])
 
 
 @pytest.mark.thinned(2)
@@ -160,9 +154,9 @@ def test_head_poolings_equal_the_naive_ones_on_every_attention_layer(view, metho
         attention.output.register_forward_pre_hook(lambda _, args, layer=layer: outputs.update({layer: args[0]}))
         for layer, attention in enumerate(view.attentions)
     ]
-    with rules_on(view, [reading.composite]):
-        logits = view.logits(view.hidden(batch, view.embed(batch)[0].requires_grad_()), batch)
-        gradients = torch.autograd.grad((logits[:, 0] - logits[:, 1]).sum(), list(outputs.values()))
+    with ruled(reading.composite) as mode:
+        logits = view.logits(view.hidden(batch, mode.root(view.embed(batch)[0])), batch)
+    gradients = torch.autograd.grad((logits[:, 0] - logits[:, 1]).sum(), list(outputs.values()))
     for hook in hooks:
         hook.remove()
     result = attribute(method, view, batch, heads=True).heads  # [B, L, H, P]

@@ -29,7 +29,6 @@ from closelook.jobs.stages.report.reported import Reported
 from closelook.jobs.stages.report.results import cell_key_of, relevance_artifacts, relevance_cells, shown_cell_keys
 from closelook.jobs.stages.report.samples import one_sample
 from closelook.jobs.store import Artifact, Ledger
-from closelook.lrp_core.records.capabilities import RULES
 from closelook.lrp_core.records.explained import NONE, TARGET, needs_foil
 
 SAMPLES = 30  # so many samples of a model and task are compared
@@ -102,7 +101,7 @@ def _compared_with_unstable(run: Run, methods: Methods) -> list[Cell]:
     places = [(done_cell.artifact.model, done_cell.artifact.task, done_cell.artifact.dtype) for done_cell in done]
     unstable = {at for at, done_cell in zip(places, done, strict=True) if methods[done_cell.artifact.method].unstable}
     beside = (done_cell for at, done_cell in zip(places, done, strict=True) if at in unstable)
-    conserving = {name for name, method in methods.items() if method.conserves and RULES in method.needs}
+    conserving = {name for name, method in methods.items() if method.conserves and method.is_ruled}
     return [cell for cell in beside if cell.artifact.method in conserving]
 
 

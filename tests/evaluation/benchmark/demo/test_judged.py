@@ -113,11 +113,3 @@ def test_every_word_that_decides_a_label_is_one_token(shipped):
         "triggers": [*lexicon.judging(), *lexicon.TRIGGERS],
     }[HEADS[name]]
     assert all(len(tokenizer.tokenize(f" {word}")) == 1 for word in decisive)
-
-
-@pytest.mark.parametrize("name", HEADS)
-def test_shipped_models_are_a_few_hundred_kilobytes_and_each_has_its_card(name):
-    folder = model_dir(name)
-    assert sum(file.stat().st_size for file in folder.iterdir()) < 700e3
-    assert (folder / "README.md").read_text().startswith("---\n")
-    assert not list(folder.glob("*.bin"))

@@ -15,12 +15,10 @@ import torch
 from torch import Tensor
 
 from closelook.lrp_core.device.precision import wide
-from closelook.lrp_core.families import Family
-from closelook.lrp_core.parts.block import FeedForward
+from closelook.lrp_core.operations.watching import watched
+from closelook.lrp_core.places.reading import Measure, Reader
 from closelook.lrp_core.readers.feed_forward import Passing, at_neurons
-from closelook.lrp_core.rules.reading import Measure, Reader, Tap
-from closelook.lrp_core.rules.records import BilinearRule, Composite
-from closelook.lrp_core.rules.switch import Switch
+from closelook.lrp_core.rules.records import Composite
 
 _PIECES = 16  # the positions of a sample are read in so many pieces
 
@@ -38,24 +36,23 @@ class NeuronRelevance(Reader):
     """Relevance of the neurons of each layer."""
 
     @contextmanager
-    def tapping(self, switch: Switch) -> Iterator[None]:
+    def tapping(self) -> Iterator[None]:
         """Inside, the inputs of down projections are read."""
         with ExitStack() as undo:
             for layer, block in enumerate(self.view.blocks):
-                undo.enter_context(at_neurons(block, partial(self._tap, layer=layer, switch=switch)))
+                undo.enter_context(at_neurons(block, partial(self._tap, layer=layer)))
             yield
 
-    def _tap(self, x: Tensor, passing: Passing, *, layer: int, switch: Switch) -> Tensor:
+    def _tap(self, x: Tensor, passing: Passing, *, layer: int) -> Tensor:
         """The same input x of a down projection; the neurons' relevance is read when its gradient arrives."""
 
         def read(gradient: Tensor, value: Tensor) -> None:
-            share = share_above(passing.part, self.view.family, switch.current.bilinear)
             gradient, value = (passing.spread(tensor, self.mask.shape) for tensor in (gradient, value))
             is_token = passing.there(self.mask)
             for name, measure in self.measures.items():
-                self._read[name][layer, passing.part.first] = _reduced(gradient, value, measure, share, is_token)
+                self._read[name][layer, passing.part.first] = _reduced(gradient, value, measure, is_token)
 
-        return Tap.apply(x, read)
+        return watched(x, read)
 
     def fields(self, name: str, composite: Composite, conserves: bool) -> dict[str, Tensor | None]:
         """Fields `neurons`, `neuron_positions` and `neuron_values`, each [B, L, F].
@@ -74,20 +71,10 @@ class NeuronRelevance(Reader):
         return {"neurons": total, "neuron_positions": at, "neuron_values": value}
 
 
-def share_above(part: FeedForward, family: Family, rule: BilinearRule) -> float:
-    """The factor by which the bilinear rule has already scaled the gradient at which neurons are read.
-
-    The rule scales the gradient of an MLP's product of gate and signal after the down projection, hence above its
-    neurons; that of an expert at the expert's input, hence below them.
-    """
-    return rule.share if family.gate is not None and part.expert is None else 1.0
-
-
-def _reduced(gradient: Tensor, value: Tensor, measure: Measure, share: float, mask: Tensor) -> _Reduced:
+def _reduced(gradient: Tensor, value: Tensor, measure: Measure, mask: Tensor) -> _Reduced:
     """Relevance of neurons from `gradient` and `value` [B, T, F], over the tokens of `mask` [B, T].
 
-    The gradient is divided by `share`, the factor of `share_above`. Positions are read in pieces, so that no temporary
-    tensor is as large as these two.
+    Positions are read in pieces, so that no temporary tensor is as large as these two.
     """
     padding = ~mask.to(value.device).bool()[..., None]  # [B, T, 1]
     size = -(-value.shape[1] // _PIECES)
@@ -96,7 +83,7 @@ def _reduced(gradient: Tensor, value: Tensor, measure: Measure, share: float, ma
     at = torch.full_like(total, -1, dtype=torch.int64)
     for start in range(0, value.shape[1], size):
         part = slice(start, start + size)
-        relevance = measure(wide(gradient[:, part]) / share, wide(value[:, part]))
+        relevance = measure(wide(gradient[:, part]), wide(value[:, part]))
         total += relevance.masked_fill(padding[:, part], 0).sum(1)
         peak, where = relevance.abs().masked_fill(padding[:, part], -1).max(1)  # [B, F]
         better = (peak > largest) | (peak.isnan() & ~largest.isnan())  # NaN counts as largest

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from closelook.lrp_core.device.precision import wide
-from closelook.lrp_core.rules.reading import Reader, Tap, tap_output
+from closelook.lrp_core.operations.watching import watched
+from closelook.lrp_core.places.reading import Reader, tap_output
 from closelook.lrp_core.rules.records import Composite
-from closelook.lrp_core.rules.switch import Switch
 
 
 def pool(relevance: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ class HeadRelevance(Reader):
 
     def after_attention(self, layer: int, context: Tensor) -> Tensor:
         """The same head outputs [B, T, H, K]; their relevance is read when their gradient arrives."""
-        return Tap.apply(context, partial(self.read, layer))
+        return watched(context, partial(self.read, layer))
 
     def read(self, layer: int, gradient: Tensor, value: Tensor) -> None:
         """Pool the relevance of head outputs [B, T, H, K]."""
@@ -56,7 +56,7 @@ class ProjectionRelevance(Reader):
     """
 
     @contextmanager
-    def tapping(self, switch: Switch) -> Iterator[None]:
+    def tapping(self) -> Iterator[None]:
         """Inside, the outputs of attention's linear layers are read."""
         with ExitStack() as undo:
             for layer, block in enumerate(self.view.blocks):

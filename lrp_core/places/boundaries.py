@@ -5,24 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from closelook.lrp_core.device.precision import wide
-from closelook.lrp_core.parts.block import BlockView, ExpertsView
+from closelook.lrp_core.operations.watching import watched
+from closelook.lrp_core.parts.block import BlockView
 from closelook.lrp_core.parts.layers import weights_of
+from closelook.lrp_core.places.reading import Reader, tap_bias, tap_input, tap_output
 from closelook.lrp_core.records.types import Batch, UnsupportedMethod
-from closelook.lrp_core.rules.reading import Reader, Tap, tap_bias, tap_input, tap_output
 from closelook.lrp_core.rules.records import Composite
-from closelook.lrp_core.rules.switch import Switch
 from closelook.lrp_core.views.view import ModelView
 
-#: Why a block keeps relevance: its biases absorb their share, the softmax of attention absorbs some, and in blocks with
-#: experts so do the router's softmax and the sigmoid gate of the shared expert.
-REASONS = ("biases", "attention", "router")
-_BIASES, _ATTENTION, _ROUTER = range(len(REASONS))
+#: Why a block keeps relevance: its biases absorb their share, and the softmax of attention absorbs some.
+REASONS = ("biases", "attention")
+_BIASES, _ATTENTION = range(len(REASONS))
 
 
 class BoundaryRelevance(Reader):
@@ -32,11 +30,10 @@ class BoundaryRelevance(Reader):
         super().__init__(view, batch, composites)
         if all(composite.linear.ruled for composite in composites):
             raise UnsupportedMethod("what biases keep is known with the epsilon rule only: ask for composite 'epsilon'")
-        self._reasons = len(REASONS) if view.routed else len(REASONS) - 1  # without experts there is no router
 
     @contextmanager
-    def tapping(self, switch: Switch) -> Iterator[None]:
-        """Inside, the inputs of all blocks, the output of the last, modules with a bias and routers are read."""
+    def tapping(self) -> Iterator[None]:
+        """Inside, the inputs of all blocks, the output of the last, and modules with a bias are read."""
         blocks = self.view.blocks
         with ExitStack() as undo:
             for layer, block in enumerate(blocks):
@@ -45,47 +42,18 @@ class BoundaryRelevance(Reader):
                 for module, bias in _biases(block):
                     hook = partial(tap_bias, read=partial(self.keep_bias, layer, bias))
                     undo.enter_context(module.register_forward_hook(hook))
-                if block.experts is not None:
-                    undo.enter_context(self._tapping_router(block.experts, layer, switch))
             above = partial(tap_output, read=partial(self.cross, len(blocks)))
             undo.enter_context(blocks[-1].module.register_forward_hook(above))
-            yield
-
-    @contextmanager
-    def _tapping_router(self, experts: ExpertsView, layer: int, switch: Switch) -> Iterator[None]:
-        """Inside, the relevance that a router and a shared expert's gate keep is read.
-
-        It is the relevance of their outputs (the experts' weights) minus that of their inputs. The sigmoid of the
-        shared expert's gate is no module: its output has as much relevance as its other factor, the shared expert.
-        """
-        comes, goes = (partial(self.keep, layer, _ROUTER, sign) for sign in (1, -1))
-
-        def comes_to_gate(gradient: Tensor, value: Tensor) -> None:
-            if switch.current.bilinear.serves_gate:
-                comes(gradient, value)
-
-        def tap_weights(_: nn.Module, args: tuple[Any, ...], y: Any) -> Any:
-            return y[0], Tap.apply(y[1], comes), y[2]
-
-        with ExitStack() as undo:  # prepended hooks see the output before the rule of the product is applied to it
-            undo.enter_context(experts.router.register_forward_hook(tap_weights, prepend=True))
-            readers = [experts.router]
-            if experts.shared is not None and experts.shared_gate is not None:
-                tap = partial(tap_output, read=comes_to_gate)
-                undo.enter_context(experts.shared.register_forward_hook(tap, prepend=True))
-                readers.append(experts.shared_gate)
-            for module in readers:
-                undo.enter_context(module.register_forward_pre_hook(partial(tap_input, read=goes)))
             yield
 
     def before_attention(self, layer: int, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """Subtract the relevance of queries, keys and values from what attention keeps."""
         read = partial(self.keep, layer, _ATTENTION, -1)
-        return [Tap.apply(tensor, read) for tensor in tensors]
+        return [watched(tensor, read) for tensor in tensors]
 
     def after_attention(self, layer: int, context: Tensor) -> Tensor:
         """Add the relevance of the head outputs to what attention keeps."""
-        return Tap.apply(context, partial(self.keep, layer, _ATTENTION, 1))
+        return watched(context, partial(self.keep, layer, _ATTENTION, 1))
 
     def cross(self, boundary: int, gradient: Tensor, value: Tensor) -> None:
         """Sum the relevance of the residual stream [B, T, D] at a boundary: 0 is below the first block, L above all."""
@@ -121,9 +89,9 @@ class BoundaryRelevance(Reader):
         layers = range(self.view.n_layers)
         boundaries = range(len(layers) + 1)
         crossing, peaks = (self._stacked(name, [(field, at) for at in boundaries]) for field in ("boundaries", "peaks"))
-        kept = torch.zeros_like(crossing[:, 1:, None].expand(-1, -1, self._reasons))
+        kept = torch.zeros_like(crossing[:, 1:, None].expand(-1, -1, len(REASONS)))
         for layer in layers:
-            for reason in range(self._reasons):
+            for reason in range(len(REASONS)):
                 if (layer, reason) in self._read[name]:
                     kept[:, layer, reason] = self._read[name][layer, reason]
         return {"boundaries": crossing, "peaks": peaks, "kept": kept}

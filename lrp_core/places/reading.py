@@ -8,45 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function
 
+from closelook.lrp_core.operations.watching import Read, watched
 from closelook.lrp_core.records.types import Batch
 from closelook.lrp_core.rules.records import Composite
-from closelook.lrp_core.rules.switch import Switch
 from closelook.lrp_core.views.view import ModelView
 
-Read = Callable[[Tensor, Tensor], None]  # reads a gradient and a value
 Measure = Callable[[Tensor, Tensor], Tensor]  # (gradient, value) to relevance, elementwise
-
-
-class Tap(Function):
-    """Identity; calls `read(gradient, value)` when the tensor's gradient arrives in the backward pass."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, read: Read) -> Tensor:
-        ctx.read = read
-        ctx.save_for_backward(x)
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (x,) = ctx.saved_tensors
-        ctx.read(gradient, x)
-        return gradient, None
-
-
-class BiasTap(Function):
-    """Identity; calls `read(gradient)` in the backward pass. Unlike `Tap` it does not keep the value."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, read: Callable[[Tensor], None]) -> Tensor:
-        ctx.read = read
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        ctx.read(gradient)
-        return gradient, None
 
 
 class Reader:
@@ -69,16 +37,16 @@ class Reader:
         self._read: dict[str, dict[Any, Any]] = {name: {} for name in measures}
 
     @contextmanager
-    def tapping(self, switch: Switch) -> Iterator[None]:
-        """A context in which modules of the model pass tensors to this reader. It is entered after the rules."""
+    def tapping(self) -> Iterator[None]:
+        """A context in which modules of the model pass tensors to this reader."""
         yield
 
     def before_attention(self, layer: int, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-        """The same queries [B, H, T, K], keys and values [B, G, T, K]; a reader may put taps on them."""
+        """The same queries [B, H, T, K], keys and values [B, G, T, K]; a reader may watch them."""
         return tensors
 
     def after_attention(self, layer: int, context: Tensor) -> Tensor:
-        """The same head outputs [B, T, H, K]; a reader may put a tap on them."""
+        """The same head outputs [B, T, H, K]; a reader may watch them."""
         return context
 
     def fields(self, name: str, composite: Composite, conserves: bool) -> dict[str, Tensor | None]:
@@ -95,17 +63,17 @@ class Reader:
 
 
 def tap_input(_: nn.Module, args: tuple[Any, ...], *, read: Read) -> tuple[Any, ...]:
-    """Forward pre-hook: puts a `Tap` on the first argument of a module."""
-    return (Tap.apply(args[0], read), *args[1:])
+    """Forward pre-hook: watches the first argument of a module."""
+    return (watched(args[0], read), *args[1:])
 
 
 def tap_output(_: nn.Module, args: tuple[Any, ...], y: Any, *, read: Read) -> Any:
-    """Forward hook: puts a `Tap` on a module's output, or on the first of several outputs."""
+    """Forward hook: watches a module's output, or the first of several outputs."""
     if isinstance(y, tuple):
-        return (Tap.apply(y[0], read), *y[1:])
-    return Tap.apply(y, read)
+        return (watched(y[0], read), *y[1:])
+    return watched(y, read)
 
 
 def tap_bias(_: nn.Module, args: tuple[Any, ...], y: Tensor, *, read: Callable[[Tensor], None]) -> Tensor:
-    """Forward hook: puts a `BiasTap` on a module's output, whose gradient is that of its bias."""
-    return BiasTap.apply(y, read)
+    """Forward hook: watches the gradient of a module's output, which is that of its bias, and keeps no values."""
+    return watched(y, read, keep=False)
