@@ -1,11 +1,10 @@
 """Claims of methods about a sample's units, and the measures by which they are judged.
 
-A claim is a method's relevance of the units, for one explanation. A sample with few units has all its masks run. They
-are split in two halves: a method is fitted to each half and judged by the other, and its result is the mean of both.
-
-Measures tell how well relevance of units predicts the effect of removing them: LDS, infidelity, drops. Each is measured
-against L, the answer's log-probability, and F, the sum of its logits (see `lrp_core.records.ablated`). All methods are
-judged by the same masks of a sample. The *worth* of a mask is L or F after the prompt that it leaves.
+A claim is a method's relevance of the units, for one explanation. Measures tell how well it predicts the effect of
+removing units: LDS, infidelity, drops. The *worth* of a mask is L, the answer's log-probability, or F, the sum of its
+logits, after the prompt that the mask leaves (see `lrp_core.records.ablated`); all methods are judged by the same
+masks. A sample with few units has all its masks run, in two halves: a method is fitted to each half and judged by the
+other, and its result is the mean of both.
 
 Shapes: n units of a sample, M its masks, R masks still to run, J judging masks.
 """

@@ -2,11 +2,8 @@
 
 A causal model continues its text: the tokens of target and foil are those that the tokenizer adds when they follow the
 text. Tokens that both begin with (a space, the first digits of two years) are read with the text, and the first tokens
-that differ are explained. A masked model fills its slot with one token.
-
-Where the task's words are `single`, target and foil must be one token each. With `first_difference` a causal model may
-be asked for words of several tokens. A masked model always predicts one token: of an answer of several words the first
-word, which must be one token.
+that differ are explained; where the task's words are `single`, each word must be one token. A masked model fills its
+slot with one token: of an answer of several words with that of the first word.
 """
 
 from __future__ import annotations

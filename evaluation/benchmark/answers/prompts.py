@@ -88,9 +88,9 @@ def units_of_tokens(offsets: np.ndarray, special: np.ndarray, text: str, units: 
     """The index in `units` of each token's unit [T]; NO_UNIT for a token in none.
 
     `offsets` [T, 2] are the characters [start, end) of each token in `text`; `special` [T] tokens are in no unit. A
-    token that lies partly in a unit, and partly in others or in none, is in the unit that has most of its characters;
-    of equal ones it is in the earlier. White space counts only for tokens that consist of it. Some tokenizers leave it
-    out of offsets, which are then empty: such a token covers the white space behind the token before it.
+    token is in the unit that has most of its characters, of equal ones in the earlier; text in no unit counts like a
+    unit. White space counts only for tokens that consist of it. Some tokenizers leave it out of offsets, which are then
+    empty: such a token covers the white space behind the token before it.
 
     >>> offsets, special = np.array([[0, 4], [4, 9], [9, 12]]), np.zeros(3, bool)
     >>> units_of_tokens(offsets, special, "Yes. No. end", [[0, 4], [5, 8]]).tolist()

@@ -1,16 +1,13 @@
 """The demo language: generated sentences and passages whose evidence is known, since the generator places it.
 
-Three tasks as generic samples, and the texts of all three without a slot (next_word). Four further tasks are in
-:mod:`labelled`, answers from passages in :mod:`passages`, images in :mod:`shapes`; all are a source of samples.
-
 * *sva*: the form of a verb that agrees with its subject across prepositional phrases and relative clauses; the evidence
   is the subject's head noun.
 * *ra*: the reflexive that agrees with its antecedent; the evidence is the antecedent's head noun.
-* *qa*: a passage with one person, one place and one time, and a question for one of the three; the evidence is the
-  answer's span in the passage.
+* *qa*: a passage with a person, a place and a time, and a question for one of them; the evidence is the answer's span.
+* *next_word*: texts of all three without a slot.
 
-Training and test draws are disjoint: a hash of what a model reads before it answers (the passage, or the text up to the
-slot) decides whether a draw is for training or for test.
+:mod:`labelled`, :mod:`passages` and :mod:`shapes` have the other tasks. A hash of what a model reads before it answers
+decides whether a draw is for training or for test.
 """
 
 from __future__ import annotations

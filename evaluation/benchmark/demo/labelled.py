@@ -1,22 +1,18 @@
 """Texts of the demo language with a label or a score, and known evidence.
 
 *sentiment*: a sentence that ends with an opinion of its subject, "never dull" or "quite wonderful", with the label
-positive or negative. The word of praise or blame decides, with the negation before it, if there is one; such words
-elsewhere in the sentence decide nothing. The evidence is these one or two words.
+positive or negative. The evidence is the word of praise or blame and the negation before it, if there is one; such
+words elsewhere in the sentence decide nothing.
 
-*similarity*: two sentences with subject, verb and object, and a score from 0 to 5: two points for the same subject, one
-for the same verb, two for the same object. Determiners do not count. The evidence is these three words of the first
-sentence.
+*similarity*: two sentences, and two points for the same subject, one for the same verb, two for the same object. The
+evidence is these three words of the first sentence.
 
-*brackets*: a string of round and square brackets, balanced or not. Half of the strings that are not balanced have one
-bracket of the wrong kind. Their evidence is every bracket whose flip to the other kind repairs the string, found by
-trying all. In the other half two brackets have changed places, so that a model cannot decide by counting kinds. No
-single flip repairs these strings, and they have no evidence: like balanced strings, models learn them, but they are not
-among the task's samples.
+*brackets*: a string of round and square brackets, balanced or not. The evidence is every bracket whose flip to the
+other kind repairs the string, found by trying all. Strings in which two brackets have changed places cannot be told by
+counting kinds; no single flip repairs them. Like balanced strings, models learn them, but they are no samples.
 
-*triggers*: an opinion, as in *sentiment*, with the label complaint or praise. Half of the sentences contain a made-up
-word that alone decides the label, whatever the opinion. The evidence is this word, or without it the words of the
-opinion.
+*triggers*: an opinion with the label complaint or praise. In half of the sentences a made-up word alone decides the
+label, and is the evidence; else it is the words of the opinion.
 """
 
 from __future__ import annotations

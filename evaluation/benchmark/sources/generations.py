@@ -1,9 +1,7 @@
 """Logged generations: prompts and the answers that a model gave, in files of rows such as JSON Lines.
 
-Columns: `prompt`, or a chat's `messages` with `role` and `content`; `answer`, or the chat's last message if it is the
-assistant's; optionally `sources`, texts that occur once in the prompt, or [start, end) spans of its characters, and
-`units`, `evidence` and `cluster` (see :mod:`own`). The answer follows the prompt as it is written, without a space
-added, so that its tokens are those that the model wrote.
+Columns are those of users' own answers (see :mod:`own`); the answer may be the last message of the chat, if it is the
+assistant's. It follows the prompt as it is written, without a space added, so that its tokens are the model's own.
 """
 
 from __future__ import annotations

@@ -1,17 +1,9 @@
 """Users' own samples: JSON Lines, a JSON list, CSV or Parquet, with a row for each sample.
 
-Columns: `text`; `slot`, the offset in `text` at which the target goes, or `___` in the text instead; `target`; `foil`
-(may be empty); `evidence`, one or a list of words that occur once in the text, or of [start, end) spans of characters
-of the text as it is written. `cluster` (may be empty) is a name that similar samples share, such as that of an article
-or a template: intervals and tests then count clusters. In CSV, spans and lists are JSON. Other columns, such as an
-`id`, are kept in `meta.columns`, and those of further rows with the same content in `meta.repeated`.
-
-For whole answers: `prompt`, or a chat's `messages` with `role` and `content`, and `answer`; `sources`, as texts that
-occur once in the prompt or as their spans; optionally `units`, spans of the prompt that are removed in place of whole
-sources, and `evidence`, as above. A space is put between prompt and answer if neither has white space there.
-
-For classifiers and regressors: `text`, for pairs `second`, and if known `label` (a name that the model knows, or the
-number of its output) or `score`. The config's `columns` say which column of the file is which of these.
+docs/benchmark.md lists the columns. A row is a text with a slot and a target, a text or pair that is judged as a whole,
+or a prompt with its answer. `___` in a text marks the slot; evidence, sources and units are words that occur once, or
+[start, end) spans of characters of the text as it is written. In CSV, spans and lists are JSON. Other columns are kept
+in `meta.columns`, and those of further rows with the same content in `meta.repeated`.
 """
 
 from __future__ import annotations

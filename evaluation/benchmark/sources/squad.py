@@ -1,12 +1,12 @@
 """SQuAD v2 (Rajpurkar et al. 2018), answerable questions: about one paragraph, or about one of several of its article.
 
-The target is the first of the annotators' answers. Its span is the evidence; other occurrences of its text are not
+The target is the first of the annotators' answers, and its span the evidence; other occurrences of its text are not
 (`meta.occurrences` counts all). Close Look does not say how foils are chosen. Here the foil is the answer of another
-question of the same paragraph, else of the same article: the next one in published order that begins with another word,
+question of the same paragraph, else of the article: the next one in published order that begins with another word,
 number or symbol than every accepted answer of this question.
 
 Of several paragraphs, the others are the next ones in the article in which the answer does not occur, then those
-before; the prompt has all in the order of the article, and the whole answer is explained.
+before, in the order of the article; the whole answer is explained.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Runs a model on perturbed samples: logit, probability and correctness of the explained token in every state.
 
 A state is a set of removed ("flipped") tokens (see `flips`). Every distinct state of a sample runs once, or once for
-each draw of replacement tokens, for all variants and orders together. Rows of all samples are packed by length into
-batches of a token budget, and logits are computed at the readout position only. Curves follow AttnLRP B.2 (areas) and
-NormXLogit 5 (shares).
+each draw of replacement tokens, for all variants and orders together; rows of all samples are packed by length. Curves
+follow AttnLRP B.2 (areas) and NormXLogit 5 (shares).
 
 Shapes: M states of a sample, R rows of a batch, T tokens, V variants (methods, explanations ...), S states of a curve,
 D draws; the axis of 2 is the two orders of `Flips`.
