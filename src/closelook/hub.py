@@ -1,4 +1,4 @@
-"""Whether the hub of models answers."""
+"""Asks if the hub of models answers."""
 
 from __future__ import annotations
 

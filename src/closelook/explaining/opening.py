@@ -43,7 +43,7 @@ _announced: set[str] = set()  # devices chosen for "auto" that this process has 
 
 @dataclass(frozen=True)
 class Model:
-    """What results tell of a model."""
+    """The facts of a model that results keep."""
 
     id: str
     identity: str  # the commit or hash of its weights

@@ -30,7 +30,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Input:
-    """What a model reads: a text or pair, a chat that its template wrote out, token ids, or a picture."""
+    """The input of a model: a text or pair, a chat that its template wrote out, token ids, or a picture."""
 
     text: str  # as the user wrote it: `___` may mark the target's place; for a picture, the path of its file
     before: str  # the text before the target's place
@@ -94,7 +94,7 @@ def check_characters(value: Any, advice: str = "") -> None:
 
 @dataclass(frozen=True)
 class Word:
-    """Which word follows the text, or fills its place? Without a target, the model's own prediction is explained."""
+    """A question about the word after the text, or in its place; without a target, about the model's prediction."""
 
     target: WordLike = None
     foil: WordLike = None
@@ -117,7 +117,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Label:
-    """Which label, or score, has the text or picture? Without a label, the predicted one is explained."""
+    """A question about a label, or the score, of a text or picture; without a label, about the predicted one."""
 
     label: WordLike = None
     foil: WordLike = None
@@ -133,7 +133,7 @@ class Label:
 
 @dataclass(frozen=True)
 class EveryToken:
-    """Which tokens follow the text? Each is explained in turn: those of a target, or the first that are predicted."""
+    """A question about several tokens after the text in turn: those of a target, or the first that are predicted."""
 
     target: str | None = None
     count: int = 1  # predicted tokens, without a target
@@ -143,7 +143,7 @@ class EveryToken:
 
 @dataclass(frozen=True)
 class Answer:
-    """Why this answer? Its spans are explained, each as a whole: the sum of its tokens' logits."""
+    """A question about the spans of an answer, each explained as a whole: the sum of its tokens' logits."""
 
     answer: str | tuple[int, ...] | None = None  # None: the model generates it
     spans: Spans = None  # sentence | token | pairs of characters (start, end); None: all of it as one

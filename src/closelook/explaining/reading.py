@@ -30,7 +30,7 @@ PROMPT, TEMPLATE = "prompt", "template"
 
 @dataclass(frozen=True)
 class View:
-    """What a model reads for one prediction: T tokens, the readout position, and the explained token or label."""
+    """The input of a model for one prediction: T tokens, the readout position, and the explained token or label."""
 
     input_ids: list[int]  # [T]
     special_mask: list[bool]  # [T]
