@@ -50,7 +50,7 @@ class Roots:
             indices, table = args[0], args[1] if len(args) > 1 else kwargs["weight"]
         else:
             table, indices = args[0], args[-1]
-        place = self._place(indices) if isinstance(indices, Tensor) else None
+        place = self.place(indices) if isinstance(indices, Tensor) else None
         if place is None or not table.is_floating_point():
             return rows
         stream, is_transposed, first = place
@@ -86,7 +86,7 @@ class Roots:
         same = [name for name in names if self.ids[name].data_ptr() == indices.data_ptr()]
         return next(iter([*same, *names]), None)
 
-    def _place(self, indices: Tensor) -> tuple[str, bool, int] | None:
+    def place(self, indices: Tensor) -> tuple[str, bool, int] | None:
         """The stream whose ids some indices are, whether they are transposed, and the column of the first; or None."""
         stream = self.stream(indices)
         if stream is not None:
