@@ -207,13 +207,13 @@ class _Scaled(TorchFunctionMode):
         super().__init__()
         embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
         self.modules = [module for module in embeddings if type(module).forward is not nn.Embedding.forward]
-        self.factors = factors
-        self.ids = Roots({"input_ids": ids})
+        self.factors, self.ids = factors, Roots({"input_ids": ids})
+        self.inner: Tensor | None = None  # the indices that the module that runs has looked up
         self.undo = ExitStack()
 
     def __enter__(self) -> Self:
         for module in self.modules:
-            self.undo.enter_context(module.register_forward_hook(self._scale))
+            self.undo.enter_context(module.register_forward_hook(self._scale_output))
         super().__enter__()
         return self
 
@@ -223,17 +223,25 @@ class _Scaled(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func is nn.functional.embedding and not any(module.weight is args[1] for module in self.modules):
-            return self._scale(None, args, result)
-        return result
+        if func is not nn.functional.embedding:
+            return result
+        if any(module.weight is args[1] for module in self.modules):
+            self.inner = args[0]
+            return result
+        return self._scale(args[0], result)
 
-    def _scale(self, _: Any, args: Any, rows: Tensor) -> Tensor:
+    def _scale_output(self, module: nn.Module, args: Any, rows: Tensor) -> Tensor:
+        """What an embedding module puts out, scaled if it has looked the batch's tokens up."""
+        indices, self.inner = self.inner, None
+        return rows if indices is None else self._scale(indices, rows)
+
+    def _scale(self, indices: Tensor, rows: Tensor) -> Tensor:
         """Rows of embeddings, scaled where they are those of the batch's tokens."""
-        place = self.ids.place(args[0]) if isinstance(args[0], Tensor) else None
+        place = self.ids.place(indices)
         if place is None:
             return rows
         _, is_transposed, first = place
-        factors = torch.ones(args[0].shape, dtype=rows.dtype)
+        factors = torch.ones(indices.shape, dtype=rows.dtype)
         within = factors.mT if is_transposed else factors.view(*self.factors.shape[:-1], -1)
         within[..., first : first + self.factors.shape[-1]] = self.factors
         return rows * factors[..., None]
