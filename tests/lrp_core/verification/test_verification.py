@@ -180,6 +180,16 @@ def of_a_leaky_hook(view, batch, requests):
     return _told(view, batch, requests, 1.0)
 
 
+def of_a_mark(view, batch, requests):
+    """Leaves a mark on the model, which keeps its values."""
+    view.model.marked = True
+    return _told(view, batch, requests, 1.0)
+
+
+def of_a_marked_model(view, batch, requests):
+    return _told(view, batch, requests, 2.0 if hasattr(view.model, "marked") else 1.0)
+
+
 def of_a_changed_weight(view, batch, requests):
     view.token_embedding.weight.mul_(1.5)
     return _told(view, batch, requests, 1.0)
@@ -217,6 +227,12 @@ def test_a_method_that_leaves_a_hook_is_found():
 def test_a_method_that_changes_the_model_is_named():
     finding = failed(verify_view(tiny_model("bert", num_hidden_layers=1), bad(of_a_changed_weight)))[ORDER]
     assert finding.subject == "logits after bad"
+
+
+def test_a_method_after_which_another_gives_other_numbers_is_named():
+    methods = {"first": bad(of_a_marked_model)["bad"].configured("first"), "bad": bad(of_a_mark)["bad"]}
+    finding = failed(verify_view(tiny_model("bert", num_hidden_layers=1), methods))[ORDER]
+    assert (finding.subject, finding.detail) == ("first", "it gives other numbers after bad")
 
 
 def test_the_model_is_left_as_it_was():
