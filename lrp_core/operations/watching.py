@@ -42,7 +42,7 @@ def shifted(x: Tensor, shift: Callable[[Tensor], Tensor]) -> Tensor:
     return x + shift(x.detach())
 
 
-def embedded(_: nn.Module, args: Any, embeddings: Tensor) -> Tensor:
+def embedded(_: nn.Module | None, args: Any, embeddings: Tensor) -> Tensor:
     """Forward hook of a module that computes more than a look-up of embeddings: its output is a root."""
     if has_torch_function_unary(embeddings):
         result: Tensor = handle_torch_function(embedded, (embeddings,), None, (), embeddings)
