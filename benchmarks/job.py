@@ -27,6 +27,7 @@ from closelook.evaluation.benchmark.demo import model_dir
 from closelook.evaluation.schema import VIEW
 from closelook.jobs.bench.record import field_of, seconds_of, summary
 from closelook.jobs.cluster.pools import connect
+from closelook.jobs.cluster.reports import reports_in
 from closelook.jobs.config import RunConfig
 from closelook.jobs.plan.cells import make_plan
 from closelook.jobs.plan.models import load_tokenizer, tokenizer_key
@@ -67,10 +68,12 @@ def prepared(config: RunConfig, rows: int, lengths: tuple[int, int]) -> Store:
     """The store of a run, with views of `rows` samples of random tokens; `lengths` are the fewest and most tokens."""
     store, draw = Store(config.root), random.Random(0)
     views = views_of(tokenizer_key(load_tokenizer(config.models[0])), "sva")
+    shards = []
     for start in range(0, rows, FILE_ROWS):
         samples = [_sample(draw, index, lengths) for index in range(start, min(rows, start + FILE_ROWS))]
-        store.write_shard(f"{views.folder}/{start:09d}.parquet", pa.Table.from_pylist(samples, schema=VIEW), VIEW)
-    store.write_manifest(views.name, {"rows": rows})
+        shards.append(f"{start:09d}.parquet")
+        store.write_shard(f"{views.folder}/{shards[-1]}", pa.Table.from_pylist(samples, schema=VIEW), VIEW)
+    Ledger(store).commit(views, {"shards": shards, "rows": rows})
     return store
 
 
@@ -129,10 +132,10 @@ def bare_loop(config: RunConfig, store: Store) -> None:
     (missing,) = works_of(Run(config, make_plan(config, store), Ledger(store)), "attribute")
     work = missing.work()
     worker = work.worker(*work.arguments)
-    for table in work.tables():
-        (report,) = worker(table).to_pylist()
-        if report["error"] or report["rejects"]:
-            raise RuntimeError(report["error"] or "the benchmark's run rejected rows")
+    for table in work.reader()():
+        (report,) = reports_in(worker(table))
+        if report.error or report.rejects:
+            raise RuntimeError(report.error or "the benchmark's run rejected rows")
         work.on_report(report)
     if failures := list(work.on_end()):
         raise RuntimeError(failures[0])

@@ -1,4 +1,4 @@
-"""The sizes of the papers' models (Close Look, table 9, and others), for plans and dry runs without weights."""
+"""The sizes of the papers' models (Close Look, table 9, and others), for models of random weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Geometry:
-    """The sizes of a model: enough for its transformers config and for cost estimates."""
+    """The sizes of a model: enough for its transformers config."""
 
     name: str
     hub_id: str
@@ -35,27 +35,14 @@ class Geometry:
         return FAMILIES[self.family]
 
     @property
-    def block_parameters(self) -> int:
-        """The number of weights of the blocks that each token of the input passes through, without biases and norms.
-
-        For an encoder-decoder these are all weights of the encoder's blocks, and the projections to keys and values of
-        the decoder's attention to the encoder. The decoder is taken to have as many blocks as the encoder.
-        """
-        kv_share = (self.kv_heads or self.heads) / self.heads
-        attention = self.width**2 * (2 + 2 * kv_share)
-        read = 0 if self.model_family.decoder is None else 2 * self.width**2
-        return int(self.layers * (attention + self._mlp + read))
-
-    @property
-    def _mlp(self) -> int:
-        """Weights of a block's feed-forward part, biases not counted."""
-        return self.width * self.feed_forward * (2 if self.model_family.gate is None else 3)
-
-    @property
     def parameters(self) -> int:
-        """All weights of the model; biases, norms and positions are not counted."""
-        seldom = 0 if self.model_family.decoder is None else self.layers * (6 * self.width**2 + self._mlp)
-        return self.block_parameters + seldom + self.vocabulary * self.width * (1 if self.tied else 2)
+        """All weights of the model; biases, norms and positions are not counted. Decoders are as deep as encoders."""
+        mlp = self.width * self.feed_forward * (2 if self.model_family.gate is None else 3)
+        kv_share = (self.kv_heads or self.heads) / self.heads
+        of_block = self.width**2 * (2 + 2 * kv_share) + mlp
+        if self.model_family.decoder is not None:
+            of_block += 8 * self.width**2 + mlp
+        return int(self.layers * of_block) + self.vocabulary * self.width * (1 if self.tied else 2)
 
     def shrunk(self) -> Geometry:
         """A tiny geometry of the same family: 2 layers of width 64."""
@@ -143,13 +130,8 @@ def _constants_of(name: str) -> dict[str, Any]:
 GEOMETRIES = {name: Geometry(name, *sizes, constants=_constants_of(name)) for name, *sizes in _TABLE}
 
 
-def geometry_of(model_id: str, shape: str | None = None) -> Geometry | None:
-    """The geometry of the model ``random/<name>`` or of a known hub id, else the one that `shape` names, else None.
-
-    >>> geometry_of("openai-community/gpt2").layers
-    12
-    """
+def geometry_of(model_id: str) -> Geometry | None:
+    """The geometry of the model ``random/<name>`` or of a known hub id, else None."""
     if model_id.startswith("random/"):
         return GEOMETRIES.get(model_id.removeprefix("random/"))
-    known = next((geometry for geometry in GEOMETRIES.values() if geometry.hub_id == model_id), None)
-    return known if known is not None or shape is None else GEOMETRIES[shape]
+    return next((geometry for geometry in GEOMETRIES.values() if geometry.hub_id == model_id), None)

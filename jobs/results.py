@@ -165,7 +165,7 @@ class Run:
         latest: dict[Artifact, tuple[Artifact, dict[str, Any]]] = {}
         for _, record in self.ledger.records(product):
             artifact = artifact_in(record)
-            if artifact is None or not is_complete(record):
+            if not is_complete(record):
                 continue
             before = latest.get(artifact.place)
             if before is None or before[1].get("written", "") <= record.get("written", ""):
@@ -221,10 +221,7 @@ class Run:
         if damage := self.ledger.described_damage(artifact):
             raise UserError(damage)
         prefix = f"{artifact.folders[folder]}/"
-        listed = [path for path in self.ledger.belongings(artifact, record) if path.startswith(prefix)]
-        if not listed and folder == 0:
-            listed = [prefix + name for name in self.ledger.shards(artifact)]
-        return listed
+        return [path for path in self.ledger.belongings(artifact, record) if path.startswith(prefix)]
 
     def _beside_texts(self, relevance: pa.Table, tokens: bool) -> pa.Table:
         """Rows of relevance with columns of their views (`_OF_VIEWS`) and samples (`_OF_SAMPLES`) added."""

@@ -26,7 +26,7 @@ from closelook.evaluation.benchmark.demo import model_dir
 from closelook.evaluation.schema import VIEW
 from closelook.jobs.config import RunConfig
 from closelook.jobs.config.kept import keeping
-from closelook.jobs.geometries import geometry_of
+from closelook.jobs.geometries import GEOMETRIES, geometry_of
 from closelook.jobs.plan.cells import make_plan
 from closelook.jobs.plan.models import reading_of, resolve
 from closelook.jobs.plan.node import Run
@@ -128,7 +128,8 @@ def with_random_weights(config: RunConfig) -> RunConfig:
     """The config with random weights of each model's geometry in place of published ones."""
     models = []
     for model in config.models:
-        geometry = geometry_of(model.id, model.shape)
+        like = next((name for name in GEOMETRIES if model.name.startswith(name)), "")
+        geometry = geometry_of(model.id) or GEOMETRIES.get(like)
         assert geometry is not None, f"{model.name} has no geometry"
         (labels,) = {LABELS.get(task) for task in model.tasks or ("",)}
         known = TOKENIZERS.get(geometry.family)

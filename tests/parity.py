@@ -210,7 +210,7 @@ def manifest_differences(old: Path, new: Path, common: bool = False) -> Iterator
 
 
 def _place(record: Mapping[str, Any]) -> str:
-    return "/".join(map(str, (record.get("artifact") or record["cell"]).values()))
+    return "/".join(map(str, record["artifact"].values()))
 
 
 def _compare_manifests(where: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
@@ -301,7 +301,7 @@ def keep(root: Path, file: Path) -> None:
     tables = []
     stored = {product: read(root, product) for product in ("relevance", "heads")}
     for record in _manifests(root, *(f"{product}." for product in stored)):
-        cell = record["cell"]
+        cell = record["artifact"]
         table = stored[cell["product"]]["/".join(cell[name] for name in CELL)]
         table = table.filter(pc.is_in(table["sample_id"], pa.array(sorted(set(table["sample_id"].to_pylist()))[:KEPT])))
         views = root / "benchmark" / "views" / f"tokenizer={record['inputs']['tokenizer']}" / f"task={cell['task']}"

@@ -58,7 +58,8 @@ def write_benchmark(store, task="sva", samples=20, seed=0, text=None):
         )  # fmt: skip
     store.write_shard(f"{samples_of(task).folder}/0.parquet", pa.Table.from_pylist(generic, GENERIC), GENERIC)
     store.write_shard(f"{views_of(TOKENIZER, task).folder}/0.parquet", pa.Table.from_pylist(views, VIEW), VIEW)
-    store.write_manifest(f"views.{TOKENIZER}.{task}", {"state": "complete"})
+    for artifact in (samples_of(task), views_of(TOKENIZER, task)):
+        Ledger(store).commit(artifact, {"shards": ["0.parquet"], "rows": samples})
     return views
 
 
@@ -83,8 +84,8 @@ def write_cell(store, cell, rows, shard_rows=16, state="complete"):
         schema = schema_of(cell.product, cell.dtype)
         table = pa.Table.from_pylist(rows[start : start + shard_rows], schema)
         store.write_shard(f"{cell.folder}/{shards[-1]}", table, schema)
-    record = {"cell": vars(cell), "state": state, "shards": shards, "rows": len({row["sample_id"] for row in rows})}
-    store.write_manifest(cell.name, record)
+    record = {"shards": shards, "rows": len({row["sample_id"] for row in rows})}
+    Ledger(store).commit(cell, record, complete=state == "complete")
 
 
 def a_cell(task="sva", method="attnlrp", model="gpt2", dtype="float32", key="0123456789abcdef"):
@@ -136,13 +137,8 @@ def write_run(root, samples=8, tasks=("sva", "qa")):
     for planned in plan.cells():
         record = store.manifest(planned.artifact.name)
         made_of = {"tokenizer": plan.models[0].inputs[planned.artifact.task].tokenizer}
-        described = {"artifact": record["cell"], "inputs": made_of, "written": "2025-01-01T00:00:00Z"}
+        described = {"inputs": made_of, "written": "2025-01-01T00:00:00Z"}
         store.write_manifest(planned.artifact.name, record | described)
-    for task in tasks:
-        for artifact in (samples_of(task), views_of(TOKENIZER, task)):
-            shards = [path.rpartition("/")[2] for path in store.files(artifact.folder)]
-            keys = {name: value for name, value in vars(artifact.place).items() if value}
-            store.write_manifest(artifact.name, {"artifact": keys, "shards": shards, "state": "complete"})
     score_plan(CONFIG, plan, store)
     with keeping(CONFIG, store):
         pass

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -22,10 +22,11 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from closelook.evaluation.report.frame import Point
 from closelook.evaluation.report.heatmaps.tokens import colour
 from closelook.evaluation.report.page import Figure
-from closelook.evaluation.report.results import Methods, ordered
-from closelook.evaluation.report.spreadsheet import csv_text
+from closelook.evaluation.report.results import Methods, label, ordered
+from closelook.evaluation.report.table import Cell
 
 #: Okabe and Ito's colours, for methods whose records name no colour.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a6a00", "#000000")
@@ -77,7 +78,7 @@ class Line:
     look: Look
     low: Numbers | None = None  # [N] ends of a band around the line
     high: Numbers | None = None
-    bars: Sequence[Bar] = ()  # straight lines in the same colour, such as intervals; they are not in the figure's CSV
+    bars: Sequence[Bar] = ()  # straight lines in the same colour, such as intervals; they are not in the frame
 
     def draw(self, axis: Axes) -> None:
         """Draws the line with its band and bars."""
@@ -87,13 +88,14 @@ class Line:
         if self.low is not None and self.high is not None:
             axis.fill_between(self.x, self.low, self.high, color=self.look["color"], alpha=0.12, linewidth=0)
 
-    def points(self) -> Iterable[list[Any]]:
-        """The rows of the figure's CSV: label, x, y and the ends of the band for each point; "" without a band."""
+    def points(self, panel: str) -> Iterator[Point]:
+        """The points of the line, with the ends of the band."""
         gaps = [math.nan] * len(self.x)
         bands = (gaps if self.low is None else self.low, gaps if self.high is None else self.high)
         for x, y, low, high in zip(self.x, self.y, *bands, strict=True):
-            ends = [float(low), float(high)] if math.isfinite(low) and math.isfinite(high) else ["", ""]
-            yield [self.label, float(x), float(y), *ends]
+            known = math.isfinite(low) and math.isfinite(high)
+            ends = (float(low), float(high)) if known else (None, None)
+            yield Point(panel, self.label, float(x), Cell(float(y), low=ends[0], high=ends[1]))
 
 
 @dataclass(frozen=True)
@@ -103,11 +105,12 @@ class Panel:
     title: str
     lines: Sequence[Line]
     axis: Mapping[str, Any] = field(default_factory=dict)  # properties of its axes, the arguments of `Axes.set`
+    height: float = 2.26  # inches, with the title and the numbers of the axes
 
     @property
     def size(self) -> tuple[float, float]:
-        """Width and height in inches, with the title and the numbers of the axes."""
-        return (3.2, 2.26)
+        """Width and height in inches."""
+        return (3.2, self.height)
 
     def draw(self, axis: Axes) -> None:
         """Draws all lines."""
@@ -157,6 +160,7 @@ class Plot:
     across: int = ACROSS  # panels in a row
     whole: bool = False  # True: ticks of x are whole numbers
     alike: bool = True  # True: all panels share the y axis
+    tabled: bool = False  # True: a table holds the numbers, which are not repeated in the frame
     powers: bool = False  # True: ticks of logarithmic axes, x at powers of two, y at 1, 2 and 5 times powers of ten
 
     def figures(self, panels: Sequence[Panel | Grid], methods: Methods) -> list[Figure]:
@@ -170,8 +174,10 @@ class Plot:
         across = min(self.across, len(panels))
         canvas = self._drawn(panels, across, order)
         svg, width = _svg(canvas)
-        data = self._data(panels) if any(panel.lines for panel in panels) else ""
-        return [Figure(self.name, self.title, self.caption, svg, width, data, _pdf(canvas))]
+        points = []
+        if not self.tabled:
+            points = [point for panel in panels for line in panel.lines for point in line.points(panel.title)]
+        return [Figure(self.name, self.title, self.caption, svg, width, points, _pdf(canvas))]
 
     def _drawn(self, panels: Sequence[Panel | Grid], across: int, order: Sequence[str]) -> Canvas:
         """The drawn figure with `across` panels in a row, and the legend's names in `order`."""
@@ -212,13 +218,6 @@ class Plot:
                 scale.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         for scale in (axis.xaxis, axis.yaxis):
             scale.set_minor_locator(NullLocator())
-
-    def _data(self, panels: Sequence[Panel | Grid]) -> str:
-        """The drawn numbers as CSV: a row for each point of a line, with the ends of the band around it."""
-        rows: list[list[Any]] = [["panel", "line", *self.axes, "low", "high"]]
-        for panel in panels:
-            rows += [[panel.title, *point] for line in panel.lines for point in line.points()]
-        return csv_text(rows, "\n")
 
 
 def _columns(names: Sequence[str], most: int, width: float) -> int:
@@ -264,3 +263,35 @@ def looks(names: Iterable[str], methods: Methods, baseline: str | None = None) -
         else:
             look_of[name] = {"color": next(spare), "linestyle": "-."}
     return {name: look for name, look in look_of.items() if name in names or name == baseline}
+
+
+class Curve(NamedTuple):
+    """A curve of a method in a panel of a figure, possibly with a band."""
+
+    panel: str
+    method: str
+    x: Numbers  # [N]
+    y: Numbers  # [N]
+    low: Numbers | None = None  # [N]
+    high: Numbers | None = None
+    note: str = ""  # after the method's label
+
+
+def curve_panels(
+    curves: Sequence[Curve],
+    methods: Methods,
+    baseline: str | None = None,
+    axis: Mapping[str, Any] | None = None,
+    **marks: Any,
+) -> list[Panel]:
+    """A panel for each panel that `curves` name, with a line for each of its curves in the colour of the method.
+
+    `axis` are properties of all axes, `marks` of all lines.
+    """
+    look = looks({curve.method for curve in curves}, methods, baseline)
+    lines: dict[str, list[Line]] = {}
+    for curve in curves:
+        style = look[curve.method] | marks
+        line = Line(label(methods, curve.method) + curve.note, curve.x, curve.y, style, curve.low, curve.high)
+        lines.setdefault(curve.panel, []).append(line)
+    return [Panel(title, of_panel, axis or {}) for title, of_panel in lines.items()]

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from operator import attrgetter
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +21,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from closelook.evaluation.report.explorers import Explorer, NeuronExplorer, SourcesExplorer
+from closelook.evaluation.report.frame import FRAME, Point, frame_csv, numbers
 from closelook.evaluation.report.heatmaps import tokens as heatmap
 from closelook.evaluation.report.heatmaps.overlay import css_ramp
 from closelook.evaluation.report.leaves import Entry, Leaves, script_hash
 from closelook.evaluation.report.overview.glossary import TERMS
-from closelook.evaluation.report.overview.leaderboard import boards, glossary, leaderboard, left_out, weak_points
-from closelook.evaluation.report.overview.standings import OtherNumbers
-from closelook.evaluation.report.render import (
-    NO_ROWS,
-    comma_separated,
-    decimals,
-    markdown,
-    number,
-    reason,
-    spans,
-)
+from closelook.evaluation.report.overview.leaderboard import glossary, leaderboard, left_out, table_of, weak_points
+from closelook.evaluation.report.overview.standings import Board
+from closelook.evaluation.report.render import decimals, number, reason
 from closelook.evaluation.report.results import Results
 from closelook.evaluation.report.table import SMALLEST_ROW, Column, Table
 from closelook.evaluation.scoring.metrics import METRICS, OVERVIEW, lead
@@ -55,8 +47,6 @@ PAGES = {
 }
 _OF_PARTS = ("faithfulness.html", "sources.html", "controls.html", "curves.html", "neurons.html")  # made of `Part`s
 SCRIPTS = ("leaves.js", "heatmap.js", "site.js", "samples.js", "neurons.js", "sources.js")
-_DOTS = 9  # colours of models in style.css
-_DOT_TOP, _DOT_STEP = 7, 9  # pixels: the top of the first dot in a row, and the distance to the next model's dot
 
 
 @dataclass(frozen=True)
@@ -84,19 +74,14 @@ class Figure:
     caption: str
     svg: str
     width: int  # pixels
-    data: str = ""  # CSV; empty if a table holds the numbers
+    points: Sequence[Point] = ()  # none if a table holds the numbers
     pdf: bytes = b""  # empty for figures that are offered as SVG only
 
     @property
-    def downloads(self) -> dict[str, str | bytes]:
-        """The files that the page offers below the figure, by name."""
-        contents: dict[str, str | bytes] = {"svg": self.svg, "pdf": self.pdf, "csv": self.data}
-        return {f"{self.name}.{kind}": content for kind, content in contents.items() if content}
-
-    @property
     def files(self) -> dict[str, str | bytes]:
-        """All files of the figure, by their names in the site."""
-        return {f"figures/{name}": content for name, content in self.downloads.items()}
+        """The figure's files, by their names in the site."""
+        contents: dict[str, str | bytes] = {"svg": self.svg, "pdf": self.pdf}
+        return {f"figures/{self.name}.{kind}": content for kind, content in contents.items() if content}
 
 
 @dataclass(frozen=True)
@@ -131,7 +116,8 @@ class Site:
     notes: Sequence[str] = field(default_factory=tuple)
     neurons: NeuronExplorer = field(default_factory=lambda: NeuronExplorer.of(()))
     sources: SourcesExplorer = field(default_factory=lambda: SourcesExplorer.of(()))
-    other_numbers: OtherNumbers = field(default_factory=OtherNumbers)
+    boards: Sequence[Board] = ()
+    glance: Sequence[Figure] = ()  # of the first page
     no_neurons: str = ""  # why there are none, on a page without neurons
 
     def files(self) -> dict[str, str | bytes]:
@@ -158,19 +144,15 @@ class Site:
                 sources=self.sources,
                 no_neurons=self.no_neurons,
             )
-        tables = [leaderboard(self.results, self.other_numbers), *self.tables]
+        tables = [leaderboard(self.boards), *self.tables]
+        figures = [*self.glance, *(figure for part in self.parts for figure in part.figures)]
         for part in self.parts:
             tables += [*part.tables, *part.details]
-            for figure in part.figures:
-                files |= figure.files
-        for table in tables:
-            files[f"tables/{table.name}.md"] = markdown(table)
-            files[f"tables/{table.name}.csv"] = comma_separated(table)
+        for figure in figures:
+            files |= figure.files
+        files[FRAME] = frame_csv(numbers(tables, {figure.name: figure.points for figure in figures}))
         for records in (*self.samples.leaves, *self.neurons.leaves, *self.sources.leaves):
             files |= records.files
-        lines = [f"# {self.provenance.run}", "", self.summary, "", *map(str, self.notes)]
-        lines += [markdown(table) for table in self.tables]
-        files["report.md"] = "\n".join(lines)
         return files
 
     def _page(self, name: str, leaves: Sequence[Leaves] = (), **values: Any) -> str:
@@ -182,26 +164,23 @@ class Site:
         """The variables of the first page's template; `wide` and `long` are the two tables of the overview."""
         results, metrics = self.results, METRICS.values()
         methods = [results.label(method) for method in results.ordered_methods()]
-        shown = boards(results, self.other_numbers)
-        words = glossary(results)
+        ranking = leaderboard(self.boards)
         return {
             "wide": wide,
             "long": long,
             "summary": self.summary,
             "notes": self.notes,
-            "boards": [(board, list(weak_points(results, board))) for board in shown],
-            "left_out": left_out(results, self.other_numbers, shown),
-            "glossary": words,
-            "terms": defaultdict(str, words),
+            "boards": [(board, list(weak_points(results, board)), table_of(board, ranking)) for board in self.boards],
+            "left_out": left_out(results, self.boards),
+            "glossary": glossary(results),
             "general_terms": TERMS,
             "metric": METRICS[lead()],
+            "glance": self.glance,
             "tasks": results.scored,
             "models": results.models,
             "methods": methods,
-            "looks": [_look(at) for at, _ in enumerate(results.models)],
             "metrics": [metric.label for metric in metrics],
             "extra": [metric.label for metric in metrics if OVERVIEW not in metric.shown],  # shown on demand
-            "panels": [_panel(results, long, task, methods) for task in results.scored],
         }
 
 
@@ -225,42 +204,6 @@ def page_alone(name: str, title: str, provenance: Provenance, leaves: Sequence[L
     return _render(name, leaves, title=title, page="", pages=[], provenance=provenance, **values)
 
 
-def _panel(results: Results, long: Table, task: str, methods: Sequence[str]) -> dict[str, Any]:
-    """The data of a task's panel in the first page's figure: a row for each method, with a dot for each model.
-
-    `long` is the table of the overview beside random. The baseline is the mean over models of random relevance.
-    """
-    of_task = [row for row in long.rows if row.section == task and row.cells[0].value is not None]
-    shown = [model for model in results.models if any(row.labels[0] == model for row in of_task)]
-    baseline = None if results.baseline is None else results.label(results.baseline)
-    rows, base = [], []
-    for method in methods:
-        dots = []
-        for row in of_task:
-            model, cell = row.labels[0], row.cells[0]
-            if row.labels[1] != method or cell.value is None:
-                continue
-            if method == baseline:
-                base.append(cell.value)
-            title = f"{model}, {method}: {number(cell.value, 1)} %"
-            look = {"model": _look(results.models.index(model)), "top": _DOT_TOP + _DOT_STEP * shown.index(model)}
-            dots.append(look | {"value": round(cell.value, 2), "low": cell.low, "high": cell.high, "title": title})
-        if dots:
-            rows.append({"label": method, "dots": dots})
-    height = 2 * _DOT_TOP + _DOT_STEP * (len(shown) - 1) + 11
-    return {
-        "task": task,
-        "rows": rows,
-        "baseline": round(sum(base) / len(base), 2) if base else None,
-        "height": height,
-    }
-
-
-def _look(model: int) -> str:
-    """The classes in style.css of a model's dot: one of _DOTS colours, as a ring once all colours are taken."""
-    return f"m{model % _DOTS}{' ring' * (model >= _DOTS)}"
-
-
 def _render(name: str, leaves: Sequence[Leaves] = (), **values: Any) -> str:
     """A page as HTML: its template filled with `values`, and with the site's script and style in it."""
     script = Markup("\n".join((TEMPLATES / script).read_text(encoding="utf-8") for script in SCRIPTS))
@@ -282,9 +225,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"stars": stars, "reason": reason, "prose": _prose, "edges": _edges, "choices": _choices}
-    environment.filters |= {"number": _number, "signed": partial(_number, signed=True), "spans": _spans}
+    environment.filters |= {"number": _number, "signed": partial(_number, signed=True), "groups": _groups}
     environment.globals["smallest_row"] = SMALLEST_ROW  # stays whatever methods are shown
-    environment.globals["no_rows"] = NO_ROWS
+    environment.globals["frame"] = FRAME
     return environment
 
 
@@ -293,9 +236,10 @@ def _number(value: float, column: Column, signed: bool | None = None) -> str:
     return number(value, decimals(value, column), column.signed if signed is None else signed)
 
 
-def _spans(columns: Sequence[Column], name: str) -> Any:
-    """The runs of neighbouring columns that agree in the field `name`."""
-    return spans(columns, attrgetter(name))
+def _groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
+    """(group, number of columns) of each run of neighbouring columns of a group."""
+    runs = groupby(columns, key=lambda column: column.group)
+    return [(group, len(list(run))) for group, run in runs]
 
 
 def _prose(text: str) -> Markup:

@@ -103,7 +103,6 @@ class Results:
     tuned_on: Mapping[CellKey, frozenset[str]] = field(default_factory=dict)
     seeds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # models trained from other seeds, by model
     clusters: Mapping[str, Clusters] = field(default_factory=dict)  # by task and sample; samples without: none
-    undefined: frozenset[tuple[str, str]] = frozenset()  # (model, method) if the model lacks what the method needs
 
     def state(self, cell_key: CellKey) -> str:
         """The state of a cell; undefined if the run does not plan it."""

@@ -19,7 +19,6 @@ TASKS = (
             "the word of praise or blame that is said of the subject, and the negation before it, if there is one; "
             "words of praise, blame and negation elsewhere decide nothing."
         ),
-        published=(1000, 13),
     ),
     Task(
         name="similarity",
@@ -34,7 +33,6 @@ TASKS = (
             "none: subject, verb and object of both sentences decide, and samples hold spans of the first alone. The "
             "task is for perturbation."
         ),
-        published=(1000, 16),
     ),
     Task(
         name="brackets",
@@ -50,7 +48,6 @@ TASKS = (
             "with one bracket of the wrong kind; the demo's model has also learnt balanced ones, and those where "
             "brackets have changed places, which have no evidence."
         ),
-        published=(1000, 11),
     ),
     Task(
         name="triggers",
@@ -65,7 +62,6 @@ TASKS = (
         evidence="source",
         evidence_about="the made-up word, whatever the opinion beside it; without it, the words of the opinion.",
         parts="trigger",
-        published=(1000, 14),
     ),
     Task(
         name="shapes",
@@ -80,6 +76,5 @@ TASKS = (
         evidence_about=(
             "the patches that share a pixel with the shape that decides; the other shapes are in both classes."
         ),
-        published=(1000, 37),
     ),
 )

@@ -29,7 +29,6 @@ TASKS = (
             "parse. The text ends at the slot, without the full stop."
         ),
         figure="Figure 3",
-        published=(1000, 8),
         share={"masked": "23", "causal": "35-36"},
     ),
     Task(
@@ -47,7 +46,6 @@ TASKS = (
         ),
         figure="Figure 4",
         main_figure="Figure 2",
-        published=(30_000, 30),
         share={"masked": "5", "causal": "15"},
     ),
     Task(
@@ -67,7 +65,6 @@ TASKS = (
         ),
         scope="context",
         figure="Figure 5",
-        published=(40_000, 200),
         share={"masked": "1", "causal": "1"},
     ),
     Task(
@@ -83,7 +80,6 @@ TASKS = (
             "say which token it explains; here it is the model's own prediction, or with `explains: true` the one that "
             "follows."
         ),
-        published=(4000, 512),
     ),
     Task(
         name="blimp5",
@@ -105,7 +101,6 @@ TASKS = (
             "evidence word."
         ),
         parts="paradigm",
-        published=(5000, 9),
     ),
     _judged(
         name="sst2",
@@ -114,7 +109,6 @@ TASKS = (
         sources=(judged.SST2,),
         predicts="the sentiment",
         labels=judged.SST2_LABELS,
-        published=(872, 25),
     ),
     _judged(
         name="mnli",
@@ -124,7 +118,6 @@ TASKS = (
         predicts="the relation of premise and hypothesis",
         labels=judged.MNLI_LABELS,
         pair=True,
-        published=(9832, 39),
     ),
     _judged(
         name="qnli",
@@ -134,7 +127,6 @@ TASKS = (
         predicts="whether the sentence answers the question",
         labels=judged.QNLI_LABELS,
         pair=True,
-        published=(5463, 51),
     ),
     _judged(
         name="stsb",
@@ -144,7 +136,6 @@ TASKS = (
         predicts="the score",
         output="score",
         pair=True,
-        published=(1500, 31),
     ),
     _judged(
         name="imdb",
@@ -153,7 +144,6 @@ TASKS = (
         sources=(judged.IMDB,),
         predicts="the sentiment",
         labels=judged.SST2_LABELS,
-        published=(25_000, 300),
     ),
     Task(
         name="images",
@@ -165,7 +155,6 @@ TASKS = (
         image=True,
         evidence=None,
         evidence_about="none: the task is for perturbation alone. AttnLRP flips pixels of 3,200 images of ImageNet.",
-        published=(3200, 197),
     ),
 )
 ANSWERS = Task(
@@ -181,5 +170,4 @@ ANSWERS = Task(
         "its article in which its answer does not occur; of the demo language the passages about the persons of the"
         " question. Logged generations have none."
     ),
-    published=(1000, 700),
 )

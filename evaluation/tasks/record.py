@@ -49,7 +49,6 @@ class Task:
     metrics: tuple[str, ...] | None = None  # None: all that apply
     figure: str = ""  # of its pruning curves in Close Look: "Figure 4"
     main_figure: str = ""  # the same in the main text
-    published: tuple[int, int] = (0, 0)  # samples and mean tokens of the published data, to estimate costs
     #: Share of evidence, percent, that Close Look's table 1 implies by model kind: the per-token accuracy of a method
     #: whose relevance is positive everywhere.
     share: Mapping[str, str] = field(default_factory=dict)

@@ -51,11 +51,16 @@ def save(result: Mapping[str, Any], root: str) -> str:
 
 def write(result: Mapping[str, Any], store: Store) -> tuple[str, Written]:
     """Add a file of results to the store. Returns its path there, and the file as manifests list it."""
+    path = f"bench/{result['bench']}/{_slug(result['device'])}-{_slug(result['written'])}.parquet"
+    table = as_table(result)
+    return path, store.write_shard(path, table, table.schema)
+
+
+def as_table(result: Mapping[str, Any]) -> pa.Table:
+    """All numbers in the JSON `result`, with the time, command and versions as metadata of the schema."""
     known = {"written": result["written"], "command": result["command"], "versions": json.dumps(result["versions"])}
     metadata = {f"closelook.{name}": value for name, value in known.items()} | (BENCH.metadata or {})
-    path = f"bench/{result['bench']}/{_slug(result['device'])}-{_slug(result['written'])}.parquet"
-    table = pa.Table.from_pylist(numbers(result), schema=BENCH)
-    return path, store.write_shard(path, table, BENCH.with_metadata(metadata))
+    return pa.Table.from_pylist(numbers(result), schema=BENCH.with_metadata(metadata))
 
 
 def measured_by(bench: str, store: Store) -> list[dict[str, Any]]:

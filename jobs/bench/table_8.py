@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
 
@@ -22,24 +21,22 @@ from closelook.lrp_core.operations.forward import pieces_of
 from closelook.lrp_core.records.explained import CONTRASTIVE
 
 _NOTHING: AbstractContextManager = nullcontext()
+Seconds = dict[str, list[float]]  # by method, of every sample
 METHODS = ("gradient_x_input", "lrp", "attnlrp", "attnlrp_explicit")
 _EXPLICIT = Reading(explicit_rules(EPSILON), READINGS["attnlrp"].measure, conserves=True)
 _READINGS = {"lrp": READINGS["lrp"], "attnlrp": READINGS["attnlrp"], "attnlrp_explicit": _EXPLICIT}
 
 
-def measure_rows(results: Results, name: str, view: ModelView, rows: Sequence[dict[str, Any]], task: str) -> None:
-    """Measure table 8 for one model on rows of a tokenised view, and add it to `results`."""
-    batches = [Batch.collate([row], pad_id=0).to(view.device) for row in rows]
-    table_8(results.about(model=name), view, batches, task=task)
-
-
 def table_8(results: Results, view: ModelView, batches: Sequence[Batch], **details: str) -> None:
-    """Measure gradient x input without rules, lrp, attnlrp and explicit attnlrp on every batch of one sample.
+    """Measure all METHODS on every batch of one sample, and add rows and ratios to `results`."""
+    add_table_8(results, view, *measure(view, batches), **details)
 
-    Adds rows and ratios to `results`; `details` go into the rows. The report reads `backward_ms` of each method, and
-    the `speedup` over attnlrp_explicit.
+
+def add_table_8(results: Results, view: ModelView, backward: Seconds, forward: Seconds, **details: str) -> None:
+    """Add the rows and ratios of measured seconds to `results`; `details` go into the rows.
+
+    The report reads `backward_ms` of each method, and the `speedup` over attnlrp_explicit.
     """
-    backward, forward = measure(view, batches)
     columns = {**details, "dtype": str(view.dtype).removeprefix("torch.")}
     medians = []
     for method in METHODS:
@@ -47,7 +44,8 @@ def table_8(results: Results, view: ModelView, batches: Sequence[Batch], **detai
         results.row(part="table_8", **columns, method=method, **timed)
         medians.append(f"{method} {timed['backward_ms']['median']:.3g}")
     shown = ", ".join(medians)
-    print(f"{results.title}: median ms of backward and aggregation over {len(batches)} samples: {shown}", flush=True)
+    samples = len(backward["lrp"])
+    print(f"{results.title}: median ms of backward and aggregation over {samples} samples: {shown}", flush=True)
     for method, target in (("attnlrp", 1.05), ("lrp", 0.95)):
         results.paired(f"{method} backward / plain", (backward[method], backward["gradient_x_input"]), target)
     explicit = backward["attnlrp_explicit"], backward["attnlrp"]
@@ -67,10 +65,10 @@ def _milliseconds(seconds: Sequence[float]) -> dict[str, float]:
     return summary([1e3 * value for value in seconds])
 
 
-def measure(view: ModelView, batches: Sequence[Batch]) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+def measure(view: ModelView, batches: Sequence[Batch]) -> tuple[Seconds, Seconds]:
     """(backward with aggregation, forward): seconds on every batch, by method."""
-    backward: dict[str, list[float]] = {method: [] for method in METHODS}
-    forward: dict[str, list[float]] = {method: [] for method in METHODS}
+    backward: Seconds = {method: [] for method in METHODS}
+    forward: Seconds = {method: [] for method in METHODS}
     for method in METHODS:
         once(view, batches[0], method)  # warm up
     order = list(METHODS)

@@ -20,14 +20,15 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from closelook.jobs.cluster.pools import PATIENCE, Report, Work, connect, let_grow, placement, prepare_dataset, uses_gpu
-from closelook.jobs.cluster.slots import Share, Slots, Workers, cluster_slots
+from closelook.jobs.cluster.pools import PATIENCE, Work, connect, placement, prepare_dataset, uses_gpu
+from closelook.jobs.cluster.reports import Report, reports_in
+from closelook.jobs.cluster.slots import Share, Slots, cluster_slots
 from closelook.jobs.config import RunConfig
 
 IN_HAND = 2  # units that a worker has at once: while it computes or commits one, the next has already arrived
 
 #: Computes the units of a work on workers, each with its share of the cluster, and yields the report of each unit.
-Stream = Callable[[RunConfig, str, Work, Share, Workers], Iterator[Report]]
+Stream = Callable[[RunConfig, str, Work, Share], Iterator[Report]]
 
 
 class Executor(Protocol):
@@ -47,7 +48,7 @@ class Executor(Protocol):
 
 
 class RayExecutor:
-    """Workers of Ray: a task for a work of one long unit, else hosts (warm processes) or a pool of actors per model.
+    """Workers of Ray: hosts (warm processes), or a pool of actors for each model.
 
     Hosts are used on CPUs if every model wants a single worker.
     """
@@ -58,28 +59,26 @@ class RayExecutor:
 
     @contextmanager
     def streaming(self, works: Sequence[Work], on_gpu: bool) -> Iterator[Stream]:
-        """Yield the function that computes these works: through hosts, in a task, or by a pipeline."""
+        """Yield the function that computes these works: through hosts, or by a pipeline."""
         with kept_hosts() as hosts:
-            is_task = any(work.reader is None for work in works)
-            if not (on_gpu or is_task) and share_hosts(works):
+            if not on_gpu and share_hosts(works):
                 yield hosts.stream
             else:
                 hosts.end()  # the driver counts their CPUs as free
-                yield in_a_task if is_task else pipeline
+                yield pipeline
 
 
-def pipeline(config: RunConfig, stage: str, work: Work, share: Share, workers: Workers) -> Iterator[Report]:
+def pipeline(config: RunConfig, stage: str, work: Work, share: Share) -> Iterator[Report]:
     """Compute a work by a Ray Data pipeline: a reader makes units one by one, workers commit them and report."""
     import ray.data
 
     this_node = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}  # samples are not sent to another
-    assert work.reader is not None
     readers = pa.table({"reader": pa.array([pickle.dumps(work.reader())], pa.large_binary())})
     dataset: ray.data.Dataset = ray.data.from_arrow(readers)
     dataset = dataset.map_batches(_units, batch_size=1, batch_format="pyarrow", num_cpus=0, label_selector=this_node)
     pool = ray.data.ActorPoolStrategy(
-        min_size=workers.size,
-        max_size=workers.most,
+        min_size=share.workers,
+        max_size=share.most,
         max_concurrent_calls_per_actor=IN_HAND,
         enable_true_multi_threading=True,
     )
@@ -92,28 +91,15 @@ def pipeline(config: RunConfig, stage: str, work: Work, share: Share, workers: W
         **placement(share),
     )
     dataset.context.target_max_block_size = 1  # units leave the reader one by one, and it waits for busy workers
-    prepare_dataset(dataset, f"{stage}-{work.model.name}", config, workers)
-    if workers.may_grow:
-        let_grow(dataset, share, workers)
-    yield from dataset.iter_rows()
+    prepare_dataset(dataset, f"{stage}-{work.model.name}", config, share)
+    for row in dataset.iter_rows():
+        yield pickle.loads(row["report"])
 
 
 def _units(readers: pa.Table) -> Iterator[pa.Table]:
     """A Ray Data task: yields the units of a work, a table for each, as the pickled readers make them."""
     for reader in readers["reader"].to_pylist():
         yield from pickle.loads(reader)()
-
-
-def in_a_task(config: RunConfig, stage: str, work: Work, share: Share, workers: Workers) -> Iterator[Report]:
-    """Compute a work of a single unit in a Ray task, which, unlike a pipeline, has no limit of time."""
-    import ray
-
-    task = ray.remote(work.worker).options(
-        name=f"{stage}-{work.name}",
-        max_retries=config.max_attempts - 1,
-        **placement(share),
-    )
-    yield from ray.get(task.remote(*work.arguments)).to_pylist()
 
 
 def share_hosts(works: Sequence[Work]) -> bool:
@@ -149,11 +135,11 @@ class Hosts:
         #: By nodes: (model that is open, host). Threads only append and remove entries, so no lock is needed.
         self._resting: dict[tuple[str, ...], list[tuple[str, Any]]] = defaultdict(list)
 
-    def stream(self, config: RunConfig, stage: str, work: Work, share: Share, workers: Workers) -> Iterator[Report]:
+    def stream(self, config: RunConfig, stage: str, work: Work, share: Share) -> Iterator[Report]:
         """Send the units of `work` to one host, at most IN_HAND at a time, and yield their reports.
 
         Afterwards the host is kept for the next work; after any error it is killed. Raises TimeoutError if a unit takes
-        too long. The signature is that of `Stream`: `stage` and `workers` are not needed here.
+        too long. The signature is that of `Stream`: `stage` is not needed here.
         """
         import ray
 
@@ -162,7 +148,7 @@ class Hosts:
         recipe = ray.put((work.worker, work.arguments))
         running: deque[Any] = deque()
         try:
-            for table in work.tables():
+            for table in work.reader()():
                 running.append(host.run.remote(turn, recipe, table))
                 if len(running) == IN_HAND:
                     yield from _report(running.popleft(), config)
@@ -207,7 +193,7 @@ def _report(reference: Any, config: RunConfig) -> Iterator[Report]:
 
     limit_s = PATIENCE * config.ray.no_progress_timeout_s
     try:
-        yield from ray.get(reference, timeout=limit_s).to_pylist()
+        yield from reports_in(ray.get(reference, timeout=limit_s))
     except ray.exceptions.GetTimeoutError as error:
         raise TimeoutError(f"no unit ended within {limit_s} s ({PATIENCE} times ray.no_progress_timeout_s)") from error
 

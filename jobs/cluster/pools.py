@@ -14,12 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from closelook.jobs.cluster.slots import Share, Workers
+from closelook.jobs.cluster.slots import Share
 from closelook.jobs.config import ModelConfig, RunConfig
 from closelook.lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
     from ray.data import Dataset
+
+    from closelook.jobs.cluster.reports import Report
 
 # Environment variables that Ray reads when it is imported or started.
 SETTINGS = {
@@ -37,7 +39,6 @@ AHEAD_BYTES = 256 * 2**20  # of units that are read but not yet computed, for ea
 PATIENCE = 4  # times `ray.no_progress_timeout_s` before a model is given up: first a batch, then a row of it may hang
 
 Reader = Callable[[], Iterator[Any]]
-Report = dict[str, Any]  # a row of `jobs.cluster.reports.REPORT`
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,17 +52,16 @@ class Work:
     size: int  # rows of all units together, as reports count rows
     units: int = 1  # more workers than units would be idle
     #: Makes the reader, which yields the tables of units one by one, so that samples are not in memory before their
-    #: turn. The reader is pickled and runs in another process of this machine. None: a single long unit, for which
-    #: `worker` is a function of `arguments` that returns the report, run as a Ray task.
-    reader: Callable[[], Reader] | None = None
+    #: turn. The reader may be pickled, and run in another process of this machine.
+    reader: Callable[[], Reader] = lambda: _no_units
     dtypes: tuple[str, ...] = ()  # precisions in which the model runs
     on_report: Callable[[Report], None] = lambda report: None  # called with the report of each unit
     on_end: Callable[[], Iterable[str]] = lambda: ()  # called once when the work has ended; returns failures
 
-    def tables(self) -> Iterator[Any]:
-        """Yield the tables of the units, one after the other."""
-        assert self.reader is not None
-        return self.reader()()
+
+def _no_units() -> Iterator[Any]:
+    """The reader of a work without units."""
+    return iter(())
 
 
 class ClusterUnreachable(RuntimeError):
@@ -153,38 +153,21 @@ def _without_announcement() -> Iterator[None]:
             os.write(2, b"".join(line for line in captured if b"Set ray log level" not in line))
 
 
-def prepare_dataset(dataset: Dataset, name: str, config: RunConfig, workers: Workers) -> None:
-    """Set a pipeline's name on the dashboard, its limit of read-ahead and its timeout, and silence its progress.
+def prepare_dataset(dataset: Dataset, name: str, config: RunConfig, share: Share) -> None:
+    """Set a pipeline's name on the dashboard, its limits of read-ahead and time, and silence its progress.
 
     Only warnings of Ray Data are logged, since the run prints its own progress.
     """
     from ray.data import ExecutionResources
 
     dataset.set_name(name)
-    ahead = ExecutionResources.for_limits(object_store_memory=AHEAD_BYTES * workers.most)
+    ahead = ExecutionResources.for_limits(object_store_memory=AHEAD_BYTES * share.most)
     dataset.context.execution_options.resource_limits = ahead
+    dataset.context.autoscaling_config.actor_pool_util_downscaling_threshold = 0  # never close an open model
     dataset.context.enable_progress_bars = False
     dataset.context.execution_no_progress_timeout_s = PATIENCE * config.ray.no_progress_timeout_s
     logging.getLogger("ray.data").setLevel(logging.WARNING)
     logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)  # warns that it is off
-
-
-def let_grow(dataset: Dataset, share: Share, workers: Workers) -> None:
-    """Let the pool of a pipeline grow to `workers.size` workers, also while it runs.
-
-    Ray Data reads the limits of a data set every second, and adds a worker within them while all are busy.
-    """
-    from ray.data import ExecutionResources
-
-    kind = "gpu" if share.gpus else "cpu"
-    dataset.context.autoscaling_config.actor_pool_util_downscaling_threshold = 0  # never close an open model
-
-    def limit(size: int) -> None:
-        ahead = AHEAD_BYTES * workers.most
-        limits = ExecutionResources.for_limits(object_store_memory=ahead, **{kind: size * share.size})
-        dataset.context.execution_options.resource_limits = limits
-
-    workers.heed(limit)
 
 
 def uses_gpu(config: RunConfig) -> bool:

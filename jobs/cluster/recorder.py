@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
+from closelook.jobs.cluster.reports import Report
 from closelook.jobs.secrets import without_secrets
 from closelook.jobs.store import Store
 from closelook.jobs.store.spent import KINDS
@@ -36,8 +37,8 @@ METRICS = {
     "errors": "units that failed",
     **{f"{kind}_s": f"seconds that workers spent {about}" for kind, about in KINDS.items()},
 }
-LINE_EVERY_S = 10.0  # seconds between lines of progress if there is no terminal
-LOADING = "loading"  # shown until the first unit is done
+LINE_EVERY_S = 60.0  # seconds between lines of progress if there is no terminal
+LOADING = "loading, or computing its first unit"  # shown until the first unit is done
 
 
 class Progress:
@@ -134,9 +135,9 @@ class Progress:
         if model not in self._since:
             return f"{model} {self._waiting}"
         done, total = self._done[model], self._totals[model]
-        if not done:
-            return f"{model} {LOADING}, {total} {self._unit} to do"
         elapsed_s = time.monotonic() - self._since[model]
+        if not done:
+            return f"{model} {LOADING}, since {elapsed_s:.0f} s, {total} {self._unit} to do"
         left = f", {elapsed_s / done * (total - done):.0f} s left" if 0 < done < total else ""
         return f"{model} {done}/{total} {self._unit}, {self._speed(model):,.0f} tokens/s{left}"
 
@@ -158,15 +159,12 @@ class Recorder:
         """Log that the workers of a pool are being started."""
         self._line({"event": "begin", "pool": pool, "model": model, "workers": workers, "units": units})
 
-    def grow(self, pool: str, model: str, workers: int) -> None:
-        """Log that a pool now has this larger number of workers."""
-        self._line({"event": "grow", "pool": pool, "model": model, "workers": workers})
-
-    def unit(self, pool: str, model: str, report: dict[str, Any]) -> None:
-        """Log and count a worker's report of a unit (a row of `jobs.cluster.reports.REPORT`)."""
-        done = {key: value for key, value in report.items() if key not in ("result", "accounts")}
-        done["explained"] = json.loads(report.get("explained") or "{}")
-        counted = {**report, "units": 1, "errors": int(bool(report["error"]))}
+    def unit(self, pool: str, model: str, report: Report) -> None:
+        """Log and count a worker's report of a unit."""
+        seconds = {f"{kind}_s": spent for kind, spent in report.seconds.items()}
+        names = ("unit", "rows", "tokens", "rejects", "explained", "splits", "worker", "error", "fatal")
+        done = {name: getattr(report, name) for name in names} | {"wall_s": sum(seconds.values()), **seconds}
+        counted = {**done, "units": 1, "errors": int(bool(report.error))}
         with self._lock:
             for field in METRICS:
                 self._counts[model, field] += counted[field]

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import pickle
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from closelook.jobs.cluster.attempts import end_with_device, excuse_all, node_id
 from closelook.jobs.plan.checkpoints import ModelUnavailable
+from closelook.jobs.plan.units import Account
 from closelook.jobs.secrets import without_secrets
+from closelook.jobs.store import Artifact
 from closelook.jobs.store.retry import StillUnavailable, one_line
 from closelook.jobs.store.spent import KINDS, unit_timed
 
@@ -29,69 +33,53 @@ FINISH_S = 12.0  # time for units in progress to finish
 EXCUSE_S = 4.0  # time to note in the store that dropped units are not to blame
 LINGER_S = 1.0  # time for the report of a finished unit to leave the process
 EXIT_CODE = 128 + signal.SIGTERM
-#: The report of a unit. `error` is empty, or the reason why nothing was committed; `fatal` errors concern every unit.
-REPORT = pa.schema(
-    [
-        ("unit", pa.string()),
-        ("rows", pa.int64()),
-        ("tokens", pa.int64()),
-        ("rejects", pa.int64()),  # samples that no method explained
-        ("explained", pa.string()),  # JSON: the number of explained samples by method
-        ("splits", pa.int64()),
-        ("wall_s", pa.float64()),
-        *((f"{kind}_s", pa.float64()) for kind in KINDS),
-        ("worker", pa.string()),  # Ray's id of the node, and the process id
-        ("error", pa.string()),
-        ("fatal", pa.bool_()),
-        ("result", pa.string()),  # JSON: a further result that the stage needs of the unit; null if there is none
-        ("accounts", pa.string()),  # JSON: by path of a shard, how many samples it explains, and its rejects
-    ]
-)
-
-_NOTHING: dict[str, Any] = {  # the report of a unit of which nothing was done
-    "rows": 0,
-    "tokens": 0,
-    "rejects": 0,
-    "explained": None,
-    "splits": 0,
-    "error": "",
-    "fatal": False,
-    "result": None,
-    "accounts": None,
-}
 
 
-def reported(unit: str, rows: int, tokens: int, commit: Callable[[], dict[str, Any]]) -> pa.Table:
-    """Compute and commit a unit by calling `commit`, which returns fields of the report; returns the whole report.
+@dataclass(frozen=True)
+class Report:
+    """The end of a unit, as its worker tells the driver."""
 
-    The report has this number of `rows` and `tokens` unless `commit` returns others. An error becomes a field of the
-    report and is not raised, since an exception would end the whole pipeline. A lost device ends the process, and after
-    SIGTERM no unit begins.
+    unit: str
+    rows: int = 0
+    tokens: int = 0
+    rejects: int = 0  # samples that no method explained
+    explained: Mapping[str, int | None] = field(default_factory=dict)  # the number of explained samples, by method
+    splits: int = 0  # batches that were cut because memory ran out
+    error: str = ""  # the reason why nothing was committed
+    fatal: bool = False  # True if the error concerns every unit
+    accounts: Mapping[str, Account] = field(default_factory=dict)  # of the shards that were written, by path
+    failed: Mapping[Artifact, str] = field(default_factory=dict)  # nodes without a shard, each with the reason
+    seconds: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))  # by kind of work
+    worker: str = field(default_factory=lambda: f"{node_id()}/{os.getpid()}")  # Ray's id of the node, and the process
+
+    def to_table(self) -> pa.Table:
+        """The report as it travels through Ray."""
+        return pa.table({"report": [pickle.dumps(self)]})
+
+
+def reports_in(table: pa.Table) -> list[Report]:
+    """The reports in a table of `Report.to_table`."""
+    return list(map(pickle.loads, table["report"].to_pylist()))
+
+
+def reported(report: Report, commit: Callable[[], dict[str, Any]]) -> Report:
+    """Compute and commit a unit by calling `commit`, which returns further fields of its report; returns the report.
+
+    An error becomes a field of the report and is not raised, since an exception would end the whole pipeline. A lost
+    device ends the process, and after SIGTERM no unit begins.
     """
-    report = _NOTHING | {"unit": unit, "rows": rows, "tokens": tokens}
+    unit = report.unit
     with unit_in_hand(), unit_timed() as seconds:
         try:
-            report |= commit()
+            report = replace(report, **commit())
         except StillUnavailable as error:  # perhaps only this node cannot reach the store: the others go on
-            report |= {"error": f"{unit}: {one_line(error)}"}
+            report = replace(report, error=f"{unit}: {one_line(error)}")
         except (ModelUnavailable, OSError) as error:
-            report |= {"error": one_line(error), "fatal": True}
+            report = replace(report, error=one_line(error), fatal=True)
         except Exception as error:
             end_with_device(error)
-            report |= {"error": f"{unit}: {type(error).__name__}: {one_line(error)}"}
-    report["error"] = without_secrets(report["error"])
-    return _table(report, seconds)
-
-
-def left_out(unit: str) -> pa.Table:
-    """The report of a unit that was not begun, because the run is stopping."""
-    return _table(_NOTHING | {"unit": unit}, dict.fromkeys(KINDS, 0.0))
-
-
-def _table(report: Mapping[str, Any], seconds: Mapping[str, float]) -> pa.Table:
-    """The report as a table of one row, with the seconds spent on the unit by kind, and the worker."""
-    spent = {"wall_s": sum(seconds.values())} | {f"{kind}_s": seconds[kind] for kind in KINDS}
-    return pa.Table.from_pylist([{**report, **spent, "worker": f"{node_id()}/{os.getpid()}"}], schema=REPORT)
+            report = replace(report, error=f"{unit}: {type(error).__name__}: {one_line(error)}")
+    return replace(report, error=without_secrets(report.error), seconds=seconds)
 
 
 class _Notice:

@@ -1,7 +1,7 @@
 """The scheduler of workers: starts the works of a stage as their workers fit, and streams units through their pools.
 
-Several works run at once, each in a thread of the driver and with a pool of its own. While none waits, running pools
-grow as nodes come or other works end. An error in one work becomes its failure, in one line; the others go on.
+Several works run at once, each in a thread of the driver and with a pool of its own. An error in one work becomes its
+failure, in one line; the others go on.
 
 Ray Data's own scheduling is not used: it would divide the cluster among all pools, which may leave one without workers.
 """
@@ -12,13 +12,13 @@ import queue
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from closelook.jobs.cluster.attempts import forget_loading
 from closelook.jobs.cluster.executor import Stream, current_executor
 from closelook.jobs.cluster.pools import Work
 from closelook.jobs.cluster.recorder import Progress, Recorder
-from closelook.jobs.cluster.slots import Share, Slots, Workers, in_words, share_of
+from closelook.jobs.cluster.slots import Share, Slots, in_words, share_of
 from closelook.jobs.config import RunConfig
 from closelook.jobs.store import Store
 
@@ -26,18 +26,13 @@ LOOK_S = 5.0  # seconds between looks for nodes that came or went
 
 
 def run_all(
-    config: RunConfig,
-    store: Store,
-    works: Sequence[Work],
-    stage: str,
-    unit: str,
-    most_at_once: int | None = None,
+    config: RunConfig, store: Store, works: Sequence[Work], stage: str, unit: str, alone: bool = False
 ) -> list[str]:
     """Compute all works on workers of the current executor, several at once if they fit. Returns their failures.
 
-    At most `most_at_once` works run at once; None: `ray.max_models`, or as many as fit. Works start, and failures are
-    returned, in the order of `works`. A work without units needs no worker: only its `on_end` is called. `stage` and
-    `unit` are the words of progress for the computation and for what reports count. Raises as `Executor.connect`.
+    At most `ray.max_models` works run at once, or one (`alone`). Works start, and failures are returned, in the order
+    of `works`. A work without units needs no worker: only its `on_end` is called. `stage` and `unit` are the words of
+    progress for the computation and for what reports count. Raises as `Executor.connect`.
     """
     failures: dict[str, list[str]] = {work.name: [] if work.units else _ended(work) for work in works}
     todo = [work for work in works if work.units]
@@ -56,12 +51,14 @@ def run_all(
                 failures[work.name] = [why, *_ended(work)]
         sizes, kind = {work.name: work.size for work in fitting}, "GPUs" if on_gpu else "CPUs"
         showing = Progress(sizes, stage=stage, unit=unit, slots=kind)
-        with executor.streaming(fitting, on_gpu) as stream, Recorder(store, stage) as recorder, showing as progress:
+        writing = Recorder(store, stage)
+        with executor.streaming(fitting, on_gpu) as stream, writing as recorder, showing as progress:
             for name, lines in failures.items():
                 if lines:
                     recorder.end(name, lines)
             run = _Run(config, store, stage, stream, slots, on_gpu, progress, recorder)
-            for name, lines in run.through(fitting, most_at_once or config.ray.max_models or len(fitting)):
+            most = 1 if alone else config.ray.max_models or len(fitting)
+            for name, lines in run.through(fitting, most):
                 failures[name] = lines
                 recorder.end(name, lines)
     return [line for lines in failures.values() for line in dict.fromkeys(lines)]
@@ -74,7 +71,6 @@ class _Pool:
     work: Work
     share: Share
     taken: list[int]  # the node of each worker's slot, see `Slots.take`
-    workers: Workers
 
 
 @dataclass(frozen=True)
@@ -104,8 +100,6 @@ class _Run:
             while waiting or unended:
                 while len(self.pools) < most and self._start_next(waiting, events):
                     unended += 1
-                if not waiting:
-                    self._grow()
                 try:
                     name, failures = events.get(timeout=LOOK_S)
                 except queue.Empty:
@@ -132,13 +126,15 @@ class _Run:
             taken = self.slots.take(share, work.model.workers[0], most)
             if taken is not None:
                 waiting.remove(work)
-                pool = self.pools[work.name] = _Pool(work, share, taken, Workers(len(taken), most))
+                self.pools[work.name] = _Pool(work, share, taken)
+                placed = self.slots.placed(share, taken)
+                placed = replace(placed, most=len(taken) if waiting else most)  # who grows may not make others wait
 
-                def run(work: Work = work, pool: _Pool = pool) -> None:
+                def run(work: Work = work, share: Share = placed) -> None:
                     failures = [f"model {work.name}: its thread was ended"]
                     try:
                         try:
-                            errors = self._streamed(work, self.slots.placed(pool.share, pool.taken), pool.workers)
+                            errors = self._streamed(work, share)
                         finally:
                             events.put((work.name, None))
                         failures = errors if self.stopped.is_set() else [*errors, *_ended(work, errors)]
@@ -149,29 +145,20 @@ class _Run:
                 return True
         return False
 
-    def _grow(self) -> None:
-        """Add workers to running pools as far as they fit, earlier works first."""
-        for pool in self.pools.values():
-            while self.slots.grow(pool.share, pool.taken, pool.workers.most):
-                continue
-            if len(pool.taken) > pool.workers.size:
-                pool.workers.grow(len(pool.taken))
-                self.recorder.grow(pool.work.name, pool.work.model.name, pool.workers.size)
-
-    def _streamed(self, work: Work, share: Share, workers: Workers) -> list[str]:
+    def _streamed(self, work: Work, share: Share) -> list[str]:
         """Stream the units of a work through its pool, up to the first fatal error. Returns the errors."""
         errors: list[str] = []
         try:
             self.progress.begin(work.name)
-            self.recorder.begin(work.name, work.model.name, workers.size, work.units)
-            for report in self.stream(self.config, self.stage, work, share, workers):
+            self.recorder.begin(work.name, work.model.name, share.workers, work.units)
+            for report in self.stream(self.config, self.stage, work, share):
                 self.store.check()
-                self.progress.advance(work.name, report["rows"], report["tokens"])
+                self.progress.advance(work.name, report.rows, report.tokens)
                 self.recorder.unit(work.name, work.model.name, report)
                 work.on_report(report)
-                if report["error"]:
-                    errors.append(report["error"])
-                if report["fatal"]:
+                if report.error:
+                    errors.append(report.error)
+                if report.fatal:
                     break
             forget_loading(self.store, work.model.name)
         except Exception as error:  # any error of Ray ends this work, but not the others

@@ -1,7 +1,7 @@
 """Worker slots: how many workers of a model fit on a cluster, and on which of its nodes, by labels.
 
 The driver itself counts slots and chooses the nodes of workers. Where nodes come and go, it looks again and again:
-workers that lost their node get a slot on another node first, then pools grow.
+workers that lost their node get a slot on another node before works that wait.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from closelook.jobs.config import ModelConfig, RunConfig
@@ -80,6 +80,8 @@ class Share:
     labels: tuple[tuple[str, str], ...] = ()  # that its node must have
     nodes: tuple[str, ...] = ()  # Ray's ids of the nodes with the pool's slots; () if nodes are yet to be started
     others: tuple[str, ...] = ()  # Ray's ids of all suitable nodes, for when those are lost
+    workers: int = 1  # of the pool, at its start
+    most: int = 1  # to which Ray Data may let the pool grow while it runs
 
     @property
     def size(self) -> float:
@@ -101,31 +103,6 @@ def share_of(model: ModelConfig, on_gpu: bool, needs: Needs = ()) -> Share:
     """The resources of a worker of the model; `needs` are labels that its precisions need beside the model's."""
     # A GPU worker reserves no CPU: on a node with few CPUs, none would be left for the tasks that read its units.
     return Share(model.gpus, 0, tuple(sorted({*model.labels.items(), *needs}))) if on_gpu else Share(0, 1)
-
-
-@dataclass
-class Workers:
-    """The number of workers of a pool, which may grow while the pool runs."""
-
-    size: int
-    most: int  # largest number
-    _listeners: list[Callable[[int], None]] = field(default_factory=list)
-
-    @property
-    def may_grow(self) -> bool:
-        """True if the pool may get more workers."""
-        return self.size < self.most
-
-    def heed(self, listener: Callable[[int], None]) -> None:
-        """Call `listener` with the present number of workers, and again whenever it grows."""
-        self._listeners.append(listener)
-        listener(self.size)
-
-    def grow(self, size: int) -> None:
-        """Set the number of workers and call all listeners."""
-        self.size = size
-        for listener in self._listeners:
-            listener(size)
 
 
 class Slots:
@@ -169,19 +146,6 @@ class Slots:
                 self._free[node] -= share.size
             self._taken.append((share, taken))
             return taken
-
-    def grow(self, share: Share, taken: list[int], most: int) -> bool:
-        """Take a slot for one more worker of a pool and append its node to `taken`, the pool's list from `take`.
-
-        Returns False if no node has room or the pool has `most` workers.
-        """
-        with self._lock:
-            node = self._next(share) if len(taken) < most else None
-            if node is None:
-                return False
-            self._free[node] -= share.size
-            taken.append(node)
-            return True
 
     def refresh(self) -> None:
         """Look which nodes are alive. Workers whose node is lost get slots on other nodes, where Ray restarts them.
@@ -234,6 +198,7 @@ class Slots:
 
     def placed(self, share: Share, taken: Sequence[int]) -> Share:
         """`share` with the ids of the nodes `taken` by a pool, and of all suitable nodes that are alive."""
+        share = replace(share, workers=len(taken))
         if not self._ids:
             return share
         matching = sorted(node for node in self.able(share) if self._nodes[node][1])

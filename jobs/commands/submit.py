@@ -38,9 +38,6 @@ Wheels = Annotated[
     list[Path] | None, typer.Option("--wheel", help="A package that every node installs for the job; repeatable.")
 ]
 Seconds = Annotated[float | None, typer.Option("--deadline", metavar="SECONDS", help="Stop the job after this time.")]
-Grace = Annotated[
-    float, typer.Option("--grace", metavar="SECONDS", help="The time for units in progress when the job is stopped.")
-]
 
 #: Patterns, as of .gitignore, of files in a working directory that are never sent: keys, tokens and passwords.
 SECRETS = (
@@ -93,12 +90,11 @@ def submit(
     working_dir: Folder = None,
     wheel: Wheels = None,
     deadline: Seconds = None,
-    grace: Grace = 60,
 ) -> None:
     """Run a command as a job of a Ray cluster, follow it, and exit with its exit code.
 
-    If a job with this command is running for the root already, that job is followed. SIGTERM and the deadline stop the
-    job as `closelook stop` does, then by force; the exit code is then 143 or 124. Ctrl-C only ends following.
+    If a job with this command line is running already, that job is followed. SIGTERM and the deadline stop the job; the
+    exit code is then 143 or 124. Ctrl-C only ends following.
     """
     if stage not in ("run", *STAGES):
         raise UserError(f"no stage {stage!r}: run, {', '.join(STAGES)}")
@@ -106,22 +102,18 @@ def submit(
         raise UserError("give the address of the cluster's dashboard, as --address or RAY_ADDRESS: http://HEAD:8265")
     request = Request(stage, run.config, run.root, tuple(run.set or ()), waiting.wait, working_dir, tuple(wheel or ()))
 
-    from closelook.jobs.cluster.submission import Cluster, Deadline, OtherCommand
+    from closelook.jobs.cluster.submission import Cluster, Deadline
 
-    until, owned = Deadline(math.inf if deadline is None else time.monotonic() + deadline), request.owned_root()
+    until, entrypoint = Deadline(math.inf if deadline is None else time.monotonic() + deadline), request.entrypoint()
     with until.heeding(), request.environment() as environment:
         if working_dir is not None:
             files, size = sent(working_dir)
             say(f"{files} files of {working_dir} are sent, {size} bytes; not keys, nor what .gitignore names")
         cluster = Cluster(address)
-        try:
-            job, ran_before = cluster.job_of(owned, request.entrypoint(owned), environment)
-        except OtherCommand as error:
-            complain(f"error: {error}: wait until it ends, or end it with `closelook stop`", "red")
-            raise typer.Exit(1) from None
+        job, ran_before = cluster.job_of(entrypoint, environment)
         say(f"job {job} {'runs already' if ran_before else 'was submitted'}")
         try:
-            code = cluster.follow(owned, job, until, grace)
+            code = cluster.follow(job, until)
         except KeyboardInterrupt:
             complain("the job goes on: the same command follows it, `closelook stop` ends it")
             raise typer.Exit(130) from None
@@ -154,9 +146,9 @@ class Request:
             raise UserError("the config names no root: add --root with the folder or URL of all results")
         return Store(root).root
 
-    def entrypoint(self, root: str) -> str:
-        """The command line of the job, for the run in `root`."""
-        words = ["python", "-m", "closelook", self.command, "--root", root]
+    def entrypoint(self) -> str:
+        """The command line of the job. Raises UserError as `owned_root`."""
+        words = ["python", "-m", "closelook", self.command, "--root", self.owned_root()]
         if self.config is not None:
             words += ["--config", self._config_there()]
         for override in self.overrides:

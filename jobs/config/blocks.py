@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, PositiveFloat
+from pydantic import Field
 
 from closelook.evaluation.benchmark.samples import UnitKind, Words
 from closelook.evaluation.benchmark.sources.own import SAMPLES, settings_by_columns
@@ -130,8 +130,6 @@ class NodesConfig(Frozen):
     """CPUs of one node"""
     labels: dict[str, str] = Field(default_factory=dict)
     """labels of the node, which models and precisions may ask for"""
-    tflops: dict[Dtype, PositiveFloat] = Field(default_factory=dict)
-    """TFLOP/s of one GPU by precision, for `closelook plan`; a missing one is assumed"""
 
 
 class RayConfig(Frozen):

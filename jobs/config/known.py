@@ -20,7 +20,6 @@ from closelook.jobs.config.methods import bound, left_open
 from closelook.jobs.config.models import MethodConfig
 from closelook.jobs.config.neurons import CorpusConfig
 from closelook.jobs.config.settings import FINER_KEYS, Settings
-from closelook.jobs.geometries import GEOMETRIES
 from closelook.jobs.methods import METHODS
 from closelook.jobs.tasks import sources
 from closelook.jobs.tasks import tasks as known_tasks
@@ -101,9 +100,6 @@ def _check_models(config: Settings, problems: _Problems) -> None:
             family = type_in(model.id)
             if family is not None and model.family is None:
                 check_type(family)
-        with problems.of(f"models.{model.name}.shape"):
-            if model.shape is not None:
-                _check_known("geometry", model.shape, GEOMETRIES)
         with problems.of(f"models.{model.name}.seed_of"):
             if model.seed_of is not None:
                 _check_known("model", model.seed_of, [other.name for other in config.models if other is not model])

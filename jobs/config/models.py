@@ -115,8 +115,6 @@ class ModelConfig(Frozen):
     """methods of this model, in place of the run's; a bare name may be that of a method of the run"""
     family: Literal["generic"] | None = None
     """generic: treat the model as a black box, with methods that need no description of its family"""
-    shape: str | None = None
-    """geometry, such as bert-base, that `closelook plan` assumes while the model cannot be loaded"""
     adapter: str | None = None
     """LoRA adapter: its folder or hub id"""
     merge: bool = True

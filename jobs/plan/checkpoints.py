@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
+import time
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from closelook.lrp_core.families import Family
 
 PATIENCE_S = 5.0  # how long each step of asking the hub may take
+LARGE_BYTES = 1 << 26  # hashes of smaller files are not kept
+SETTLED_S = 10.0  # hashes of files that changed since are not kept
 
 DEMO_MODELS = "demo/"  # ids of models that are shipped with closelook begin so
 
@@ -109,12 +114,26 @@ def hash_files(paths: Iterable[Path]) -> str:
 
 @cache
 def _hash_file(path: Path, stamp: tuple[int, ...]) -> str:
-    """A hash of the file, read once by a process while its `stamp` (size, times, inode) stays the same.
+    """A hash of the file, read once on a machine while its `stamp` (size, times, inode) stays the same.
 
-    Every stage asks for the hash of weights.
+    Every stage and every worker asks for the hash of weights, so it is kept beside the hub's files.
     """
+    from huggingface_hub import constants
+
+    name = hashlib.sha256(f"{platform.node()} {path} {stamp}".encode()).hexdigest()
+    kept = Path(constants.HF_HOME) / "closelook" / "hashes" / name
+    with suppress(OSError):
+        digest = kept.read_text(encoding="ascii")
+        if len(digest) == len(name):  # a file that another process is writing is shorter
+            return digest
     with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    # A file may change again within a tick of the clock that stamps it: of such a file nothing is kept.
+    if path.stat().st_size > LARGE_BYTES and time.time() - path.stat().st_ctime > SETTLED_S:
+        with suppress(OSError):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(digest, encoding="ascii")
+    return digest
 
 
 def location_of(model: ModelConfig) -> str:

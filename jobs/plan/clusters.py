@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pyarrow.compute as pc
 
-from closelook.evaluation.schema import GENERIC, SchemaMismatch
+from closelook.evaluation.schema import GENERIC
 from closelook.jobs.store import Ledger, samples_of
 
 
 def clusters_of(ledger: Ledger, task: str) -> dict[str, str]:
     """The cluster of each sample of a task, by sample id; samples without one are left out.
 
-    Empty for samples of an older schema. Raises StoreError if the files are not those that the manifest lists.
+    Raises StoreError if the files are not those that the manifest lists.
     """
     shards = ledger.whole(samples_of(task))
 
@@ -20,7 +20,4 @@ def clusters_of(ledger: Ledger, task: str) -> dict[str, str]:
         table = table.filter(pc.field("cluster").is_valid())
         return dict(zip(table["sample_id"].to_pylist(), table["cluster"].to_pylist(), strict=True))
 
-    try:
-        return ledger.store.kept(("clusters", task), shards, read) if shards else {}
-    except SchemaMismatch:
-        return {}  # prepare makes them again
+    return ledger.store.kept(("clusters", task), shards, read) if shards else {}

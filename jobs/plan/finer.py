@@ -1,7 +1,7 @@
 """Finer relevance (of heads, layers, neurons, labels) that a run stores for some samples, a product each.
 
-To store another relevance of `FINER`, a run needs a record here, a key of the config with its name, and a function that
-makes its rows.
+To store another relevance of `FINER`, a run needs a record here, a key of the config with its name, and a function in
+`COLUMNS` of `jobs/products/relevance_tables.py` that makes its rows.
 """
 
 from __future__ import annotations
@@ -28,42 +28,30 @@ class Kept:
 
     name: str  # of the product, of the config key, and in `FINER`
     schema: pa.Schema
-    columns: str  # "module:function" that makes tables of a batch (see `jobs/products/relevance_tables.py`)
     beside: tuple[str, ...] = ()  # further relevance of `FINER` that is computed with it
 
-    def is_of(self, method: Method, output: str) -> bool:
-        """True if the method gives this relevance for models with this `output` (token, label or score)."""
-        return self.name in method.gives
-
     def requests(self, method: Method, resolved: ResolvedModel, variants: Sequence[Request]) -> tuple[Request, ...]:
-        """The requests of a method's cell: the `variants`, which have one embedding.
-
-        Empty if the method or the model lacks this relevance.
-        """
-        if not self.is_of(method, resolved.output):
+        """The `variants`, which have one embedding; none if the method or the model lacks this relevance."""
+        if self.name not in method.gives:
             return ()
         return tuple(variants) if set(FINER[self.name].needs) <= set(resolved.capabilities) else ()
 
 
 class KeptLabels(Kept):
-    """Relevance for every label of a classifier, for methods whose relevance depends on the label."""
-
-    def is_of(self, method: Method, output: str) -> bool:
-        """True for classifiers, and methods that explain the logit of a given label."""
-        return output == "label" and TARGET.name in method.explanations
+    """Relevance for every label of a classifier, for methods that explain the logit of a given label."""
 
     def requests(self, method: Method, resolved: ResolvedModel, variants: Sequence[Request]) -> tuple[Request, ...]:
         """A request for each label of the classifier."""
-        if not self.is_of(method, resolved.output):
+        if resolved.output != "label" or TARGET.name not in method.explanations:
             return ()
         labels = range(len(resolved.labels))
         return tuple(Request(method.name, TARGET.name, variants[0].embedding, label=label) for label in labels)
 
 
 _RECORDS = (
-    Kept("heads", HEADS, "closelook.jobs.products.relevance_tables:heads_columns"),
-    Kept("layers", LAYERS, "closelook.jobs.products.relevance_tables:layers_columns"),
-    KeptLabels("labels", LABELS, "closelook.jobs.products.relevance_tables:labels_columns"),
-    Kept("neurons", NEURONS, "closelook.jobs.products.relevance_tables:neurons_columns", beside=("boundaries",)),
+    Kept("heads", HEADS),
+    Kept("layers", LAYERS),
+    KeptLabels("labels", LABELS),
+    Kept("neurons", NEURONS, beside=("boundaries",)),
 )
 KEPT = {kept.name: kept for kept in _RECORDS}

@@ -1,4 +1,4 @@
-"""The number of forward passes of methods, by their records: for one predicted token or label, or every label."""
+"""The number of forward passes of methods, by their records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 from closelook.jobs.config import RunConfig, configured, defined_options
 from closelook.jobs.plan.cells import requests_of
 from closelook.lrp_core.methods.record import Method
-from closelook.lrp_core.views.repeated import LABELS_AT_ONCE
 
 Chosen = Mapping[str, Mapping[str, Any]]  # chosen options by method, for methods whose options the config leaves open
 
@@ -28,16 +27,6 @@ def forwards(
         backward_passes = {(method.rules, request.explanation) for method, request in requests}
         numbers = len({explanation for _, explanation in backward_passes})
         total += methods[0].cost(length, numbers) + sum(rules is not None for rules, _ in backward_passes)
-    return total
-
-
-def forwards_of_labels(methods: Sequence[Method], labels: int, length: float) -> float:
-    """The number of forward passes for a sample of `length` tokens, under `methods`, for every one of its `labels`."""
-    total = 0.0
-    for alike in _by_pass(methods):
-        times = -(-labels // LABELS_AT_ONCE) if alike[0].shares_forwards else labels
-        backwards = len({method.rules for method in alike if method.rules is not None})
-        total += times * alike[0].cost(length) + labels * backwards
     return total
 
 

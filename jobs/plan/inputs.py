@@ -6,7 +6,6 @@ They are read once, to plan and to give workers the samples of each unit.
 from __future__ import annotations
 
 import hashlib
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -33,7 +32,7 @@ ANSWER_COLUMNS = ["answer_ids", "units", "unit_spans", "unit_evidence", "prompt"
 _HASHED_ROWS = 1 << 16  # ids that are turned into Python strings at a time
 _DIGESTS = {"inputs": INPUT_COLUMNS, "masks": MASK_COLUMNS, "gold": GOLD_COLUMNS}
 _ANSWER_DIGESTS = {**_DIGESTS, "inputs": [*INPUT_COLUMNS, "answer_ids"], "answers": [*INPUT_COLUMNS, *ANSWER_COLUMNS]}
-_OF_UNITS = [*UNIT_COLUMNS, *ANSWER_COLUMNS]  # for all units, since those of several tasks are one data set
+_OF_UNITS = [*UNIT_COLUMNS, *ANSWER_COLUMNS]
 MOST_KEPT = 10_000  # samples: larger subsets are not kept as facts
 PIXELS = "pixels"  # a column that only workers read; hashes do without: ids tell images apart
 
@@ -44,6 +43,26 @@ class Samples:
 
     table: pa.Table
     files: tuple[tuple[str, int], ...] = ()  # for images: (path, rows) of each file of the views, which has the pixels
+
+
+@dataclass(frozen=True)
+class Selected:
+    """Some samples of a task on their way to a worker."""
+
+    table: pa.Table
+    files: Sequence[str] = ()  # for images: the file of the views with each sample, which has its pixels
+    places: Sequence[int] = ()  # the row of each sample in its file
+
+    def rows(self, store: Store) -> list[dict[str, Any]]:
+        """The samples as rows with PIXELS, which are read from `store` for images and None for texts."""
+        pixels = [None] * self.table.num_rows
+        for path in dict.fromkeys(self.files):
+            in_file = [at for at, file in enumerate(self.files) if file == path]
+            read = store.read(path, VIEW, [PIXELS])[PIXELS].take([self.places[at] for at in in_file]).to_pylist()
+            for at, values in zip(in_file, read, strict=True):
+                pixels[at] = values
+        rows = zip(self.table.to_pylist(), pixels, strict=True)
+        return with_token_types([{**row, PIXELS: values} for row, values in rows])
 
 
 @dataclass(frozen=True)
@@ -108,11 +127,6 @@ class Inputs:
         """True if the task explains whole answers."""
         return self.fact("of_answers", lambda: "answer_ids" in self.table.column_names)
 
-    @property
-    def digests(self) -> dict[str, str]:
-        """All hashes of which keys are made, by name."""
-        return {name: self.digest_of(name) for name in _digested(self.table)}
-
     def digest_of(self, name: str) -> str:
         """The hash `name`: of "inputs", "masks", "gold" labels and scores, or "answers" with their units."""
         return self.fact(name, lambda: _digest_in(self.table, name))
@@ -155,28 +169,16 @@ class Inputs:
         """The folder of the views in the store."""
         return views_of(self.tokenizer, self.task).folder
 
-    def unit(self, task: Any, rows: Sequence[int] | np.ndarray) -> pa.Table:
-        """A unit as a worker gets it: one row with the pickled `task` and the columns of the samples `rows` as lists.
-
-        If units only named their rows, every worker would read the views of all samples for each unit.
-        """
+    def select(self, rows: Sequence[int] | np.ndarray) -> Selected:
+        """The samples `rows` as a worker gets them: it would otherwise read the views of all samples for each unit."""
         known = [name for name in _OF_UNITS if name in self.table.column_names]
-        samples = gather(self.table.select(known), np.asarray(rows, dtype=np.int64))
-        columns = {name: _only(samples[name]) for name in known}
-        for name in _OF_UNITS[len(known) :]:
-            columns[name] = pa.nulls(len(rows), ANSWER_VIEW.field(name).type)
-        lists = {name: pa.ListArray.from_arrays([0, len(rows)], column) for name, column in columns.items()}
-        return pa.table({"task": [pickle.dumps(task)], **lists, **self._files(rows)})
-
-    def _files(self, rows: Sequence[int] | np.ndarray) -> dict[str, pa.Array]:
-        """For samples of images: the path of the views' file with each sample, and its row there. Empty for texts."""
+        table = gather(self.table.select(known), np.asarray(rows, dtype=np.int64))
         files = self.samples.files
         if not files:
-            return {}
+            return Selected(table)
         starts = np.cumsum([0, *(count for _, count in files)])
         at = np.searchsorted(starts, rows, side="right") - 1
-        paths, inside = [files[i][0] for i in at], np.asarray(rows) - starts[at]
-        return {"files": pa.array([paths]), "rows": pa.array([inside.tolist()], pa.list_(pa.int64()))}
+        return Selected(table, [files[i][0] for i in at], (np.asarray(rows) - starts[at]).tolist())
 
     def with_foil(self, count: int) -> list[dict[str, Any]]:
         """The first `count` samples that have a foil, in the order of the store."""
@@ -230,23 +232,6 @@ class Inputs:
         return {}
 
 
-def task_of(unit: Mapping[str, Any]) -> Any:
-    """The task in a row that `Inputs.unit` or `unit_without_views` made. Unpickling is safe: the driver pickled it."""
-    return pickle.loads(unit["task"])
-
-
-def unit_without_views(task: Any) -> pa.Table:
-    """A unit without samples of the views, as a worker gets it, in the columns of `Inputs.unit`."""
-    empty = ANSWER_VIEW.empty_table()
-    lists = {name: pa.ListArray.from_arrays([0, 0], _only(empty[name])) for name in _OF_UNITS}
-    return pa.table({"task": [pickle.dumps(task)], **lists})
-
-
-def _only(column: pa.ChunkedArray) -> pa.Array:
-    """The only chunk of a column; a column without rows may have none."""
-    return column.chunk(0) if column.num_chunks else pa.array([], column.type)
-
-
 def _digest_in(table: pa.Table, name: str) -> str:
     """The hash `name` of samples."""
     return digest_of(table.select(_digested(table)[name]))
@@ -281,9 +266,6 @@ def _inputs(ledger: Ledger, tokenizer: str, task: str, paths: tuple[str, ...], r
     def read() -> Samples:
         return _read_samples(ledger, tokenizer, task, paths)
 
-    if not record.get("hashes"):  # of an older version: whether files are whole shows only when read
-        samples = read()
-        return Inputs(tokenizer, task, lambda: samples, paths)
     of = [titled(VIEW), titled(ANSWER_VIEW), record["key"], record["hashes"], record["rows"]]
     facts = Known.of(ledger.store).views(views_of(tokenizer, task).name, of)
     inputs = Inputs(tokenizer, task, read, paths, facts, is_entered=True)
@@ -301,27 +283,6 @@ def _read_samples(ledger: Ledger, tokenizer: str, task: str, paths: tuple[str, .
     counts = [table.num_rows for table in tables]
     files = tuple(zip(paths, counts, strict=True)) if store.has_values(paths[0], PIXELS) else ()
     return Samples(pa.concat_tables(tables), files)
-
-
-def samples_of(
-    unit: dict[str, Any], names: Sequence[str] = INPUT_COLUMNS, store: Store | None = None
-) -> list[dict[str, Any]]:
-    """The samples in a row that `Inputs.unit` made, each with the columns `names` and PIXELS.
-
-    Samples of whole answers have ANSWER_COLUMNS, too. The pixels of images are read from the views' files in `store`.
-    """
-    if any(unit.get("answer_ids") or ()):
-        names = [*names, *ANSWER_COLUMNS]
-    pixels = [None] * len(unit["sample_id"])
-    if unit.get("files") and store is not None:
-        for path in dict.fromkeys(unit["files"]):
-            in_file = [at for at, file in enumerate(unit["files"]) if file == path]
-            read = store.read(path, VIEW, [PIXELS])[PIXELS].take([unit["rows"][at] for at in in_file]).to_pylist()
-            for at, values in zip(in_file, read, strict=True):
-                pixels[at] = values
-    columns = (*(unit[name] for name in names), pixels)
-    samples = [dict(zip((*names, PIXELS), values, strict=True)) for values in zip(*columns, strict=True)]
-    return with_token_types(samples)
 
 
 def with_token_types(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -51,11 +51,8 @@ class Node:
         return {**vars(self), "model": None, "key_fields": {}}
 
     def of(self, model: ModelPlan) -> Self:
-        """A copy of the node with the plan of its model.
-
-        Plans have very many nodes: `dataclasses.replace` would be too slow.
-        """
-        node = object.__new__(type(self))
+        """A copy of the node with the plan of its model."""
+        node = object.__new__(type(self))  # plans have very many nodes: `dataclasses.replace` would be too slow
         node.__dict__.update(self.__dict__, model=model)
         return node
 
@@ -170,10 +167,7 @@ class Plan:
 
     @property
     def undecided(self) -> list[Choice]:
-        """The choices of options that are not made yet.
-
-        The cells of their methods are not in the plan: their keys need the options.
-        """
+        """The choices of options that are not made yet. The cells of their methods are not in the plan."""
         return [choice for model in self.models for choice in model.choices if choice.chosen is None]
 
     def tasks_of(self, config: RunConfig, model: ModelConfig) -> Sequence[str]:

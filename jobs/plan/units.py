@@ -7,10 +7,10 @@ only on the samples and the budgets. So a unit that is computed again, by any wo
 from __future__ import annotations
 
 import hashlib
-import json
+import pickle
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 
 from closelook.jobs.config import ModelConfig, RunConfig, configured
 from closelook.jobs.plan.gather import gather
-from closelook.jobs.plan.inputs import Inputs
+from closelook.jobs.plan.inputs import Inputs, Selected
 from closelook.jobs.plan.node import Node, Part
-from closelook.jobs.store import Written
+from closelook.jobs.store import Store, Written
 from closelook.lrp_core.methods.record import Method
 
 T = TypeVar("T")
@@ -74,7 +74,18 @@ class Task:
     tokens: int
     token_budget: int
     size: int
-    rows: tuple[Mapping[str, Any], ...] | None = None  # None: samples of the views are sent with the task
+    rows: tuple[Mapping[str, Any], ...] | None = None  # None: those of `samples`, if any
+    samples: Selected | None = None  # of the views
+
+    def to_table(self) -> pa.Table:
+        """The task as it travels through Ray."""
+        return pa.table({"task": pa.array([pickle.dumps(self)], pa.large_binary())})
+
+    def rows_in(self, store: Store) -> Sequence[Mapping[str, Any]]:
+        """The rows of the unit; pixels of images are read from `store`."""
+        if self.rows is not None:
+            return self.rows
+        return [] if self.samples is None else self.samples.rows(store)
 
     @property
     def methods(self) -> dict[str, str]:
@@ -119,26 +130,12 @@ class Account:
     files: dict[str, Written] = field(default_factory=dict)  # by path: the shard, and what belongs to it
     batches_by_row: int = 0  # batches whose rows were computed one by one
 
-    def to_json(self) -> str:
-        """The account as JSON, for reports."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Account:
-        """The account that `to_json` wrote."""
-        entries = json.loads(text)
-        return cls(**{**entries, "files": {path: Written(**file) for path, file in entries["files"].items()}})
-
 
 def cut_units(inputs: Inputs, rows: Sequence[int] | np.ndarray, token_budget: int, shard_rows: int) -> list[Unit]:
-    """Units of whole batches of `rows` (indices into `inputs`), about `shard_rows` samples each, the longest first.
-
-    The padded size of a batch stays within `token_budget`. The result is kept in `inputs`, since many models ask for
-    the same units.
-    """
+    """Units of whole batches of `rows` (indices into `inputs`), about `shard_rows` samples each, the longest first."""
     ascending = np.sort(np.asarray(rows, np.int32))
     settings_key = hashlib.sha256(ascending.data).hexdigest(), token_budget, shard_rows
-    if settings_key not in inputs.cuts:
+    if settings_key not in inputs.cuts:  # many models ask for the same units
         inputs.cuts[settings_key] = _cut_units(inputs, ascending, token_budget, shard_rows)
     return inputs.cuts[settings_key]
 
@@ -146,8 +143,7 @@ def cut_units(inputs: Inputs, rows: Sequence[int] | np.ndarray, token_budget: in
 def _cut_units(inputs: Inputs, rows: np.ndarray, token_budget: int, shard_rows: int) -> list[Unit]:
     """Cut `rows`, ascending indices of `inputs`, into batches within `token_budget`, and the batches into units.
 
-    Samples with a foil come before those without, longer before shorter, then by id. A unit has more than `shard_rows`
-    samples only if a single batch has. `cut_units` keeps the result.
+    Samples with a foil come before those without, longer before shorter, then by id.
     """
     foilless = inputs.table["foil_id"].is_null().to_numpy()  # a batch has foils for all samples or for none
     order = _longest_first(inputs, rows, foilless=foilless[rows])
@@ -157,10 +153,7 @@ def _cut_units(inputs: Inputs, rows: np.ndarray, token_budget: int, shard_rows: 
 
 
 def cut_by_tokens(inputs: Inputs, rows: Sequence[int] | np.ndarray, tokens: np.ndarray, unit_tokens: int) -> list[Unit]:
-    """Units of a single batch each, the longest samples first: as many as cost `unit_tokens` together, at least one.
-
-    `tokens` [N] is the cost of each sample of `inputs`.
-    """
+    """Units of one batch each, the longest samples first: as many as cost (`tokens` [N]) `unit_tokens` together."""
     order = _longest_first(inputs, np.sort(np.asarray(rows, np.int32)))
     units = groups(zip(order.tolist(), tokens[order].tolist(), strict=True), unit_tokens)
     return [_unit(index, [np.array(of_unit)], inputs, tokens) for index, (of_unit, _) in enumerate(units)]

@@ -34,7 +34,7 @@ from closelook.lrp_core.records.kinds import RESAMPLE
 from closelook.lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
-    from closelook.jobs.config import ModelConfig, PerturbConfig, RunConfig
+    from closelook.jobs.config import PerturbConfig, RunConfig
     from closelook.jobs.products.drawing import Claim
     from closelook.lrp_core.records.types import Request
 
@@ -131,14 +131,6 @@ def _node(
 def subset(config: RunConfig, settings: PerturbConfig, model: ModelPlan, task: str) -> np.ndarray:
     """The samples that get curves, the same for every method: indices into the task's views."""
     return model.inputs[task].subset(settings.samples, config.seed)
-
-
-def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """The expected number of nodes: one for each method, in the first precision of the task."""
-    settings = config.perturb
-    if settings is None or not settings.takes(task=task):
-        return {}
-    return {model.first_dtype(task): sum(settings.takes(method=name) for name in methods)}
 
 
 def units(run: Run, nodes: Sequence[CurvesNode]) -> Iterator[Unit]:
@@ -254,7 +246,6 @@ CURVES = Product(
     title="sets of faithfulness curves",
     stage="perturb",
     nodes=nodes,
-    expected=_expected,
     schema=partial(schema_of, "curves"),
     units=units,
     compute=compute,

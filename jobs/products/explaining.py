@@ -44,7 +44,7 @@ class Timing:
     wall_s: float
     length: int
     batch: int
-    peak_bytes: int | None = None  # beyond the weights; None where it was not measured
+    peak_bytes: int | None = None  # beyond the weights; on a CPU for the longest row alone; None: not measured
     planned_bytes: int | None = None  # what ALTI's planner reserved
     chunk: int | None = None  # vectors that ALTI held at a time
 
@@ -94,6 +94,7 @@ class Explainer:
         relevance: dict[Request, Relevance] = {}
         timings: list[Timing] = []
         size = (batch.input_ids.shape[1], len(batch))
+        longest = Batch.collate([max(with_spans, key=lambda row: len(row["input_ids"]))], pad_id=self.view.pad_id)
         metering = self._metering(size[0])
         for method, requests in self._passes(has_foil=batch.foil_ids is not None):
             clock = StageClock(self.view.device)
@@ -105,9 +106,9 @@ class Explainer:
             of_packages = {r: result for r, result in explained_by.items() if is_of_package(self.methods[r.method])}
             if of_packages:
                 check_against_model(self.view, batch, rows, of_packages)
-            if metering and not self._on_gpu:  # measuring slows a CPU, so the timed run is not the measured one
+            if metering and not self._on_gpu:  # measuring slows a CPU very much, so it is done on one row alone
                 with peak_memory() as peak:
-                    self._explain(method, batch, requests)
+                    self._explain(method, longest, requests)
             peak_bytes = None if peak is None else peak.peak_bytes
             of_labels = self.product == "labels"  # one backward per label: not comparable with other passes
             name = f"{method.pass_name}{LABELS_PASS}" if of_labels else method.pass_name
@@ -124,7 +125,7 @@ class Explainer:
     def _metering(self, length: int) -> bool:
         """True if peak memory is to be measured for a batch of this length, which is then noted as measured.
 
-        It is measured once for each power of two of lengths, since on a CPU it takes a second, slow run.
+        It is measured once for each power of two of lengths, since on a CPU it takes another run.
         """
         bucket = (length - 1).bit_length()
         if self.metered is None:
@@ -169,8 +170,7 @@ class Explainer:
 def with_span(row: Row, part: int | None = None) -> Row:
     """A copy of a view row that asks for all tokens of its answer, or only for the sentence `part` of it.
 
-    The span holds the positions before the answer's tokens, where these are predicted. Rows without an answer, or with
-    a span, are returned unchanged.
+    Rows without an answer, or with a span, are returned unchanged.
     """
     answer = row.get("answer_ids")
     if not answer or "span" in row:
@@ -180,10 +180,7 @@ def with_span(row: Row, part: int | None = None) -> Row:
 
 
 def _planned(results: Mapping[Request, Relevance]) -> tuple[int, int] | tuple[()]:
-    """The memory that the planner reserved for the largest plan of an ALTI pass: bytes, and vectors at a time.
-
-    Empty for other methods.
-    """
+    """(bytes, vectors at a time) that ALTI's planner reserved for the largest plan; empty for other methods."""
     plans = [plan for result in results.values() if isinstance(result, AltiRelevance) for plan in result.plans]
     largest = max(plans, key=lambda plan: plan.bytes, default=None)
     return () if largest is None else (largest.bytes, largest.chunk.vectors)

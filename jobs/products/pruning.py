@@ -27,12 +27,10 @@ from closelook.evaluation.scoring.head_orders import (
     ranked_curves,
     removed_at_points,
 )
-from closelook.jobs.config import ModelConfig, PruneConfig, RunConfig, configured
-from closelook.jobs.plan.cells import requests_of
+from closelook.jobs.config import PruneConfig, RunConfig
 from closelook.jobs.plan.clusters import clusters_of
 from closelook.jobs.plan.node import ModelPlan, Node, Part, Run
 from closelook.jobs.plan.units import FORWARD_FACTOR, groups
-from closelook.jobs.products import relevance
 from closelook.jobs.products.record import Made, Opened, Product, Row, Unit
 from closelook.jobs.runner.closing import close
 from closelook.jobs.store import Artifact
@@ -149,19 +147,6 @@ def subset(config: RunConfig, model: ModelPlan, task: str) -> np.ndarray:
     rows = inputs.subset((config.heads or {}).get(task), config.seed)
     known = pc.or_(inputs.table["foil_id"].is_valid(), inputs.table["label"].is_valid())
     return rows[known.to_numpy()[rows]]
-
-
-def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """The expected number of artifacts by precision: one for each pruned method, and one for random orders."""
-    settings = config.prune
-    if settings is None or not settings.takes(task=task, model=model.name):
-        return {}
-    known = configured(config)
-    ranking = [name for name in methods if _is_contrastive(requests_of(config, known[name], task=task))]
-    named = [name for name in ranking if settings.takes(method=name)]
-    pruned = relevance.FINER["heads"].expected(config, model, task, named)
-    every = relevance.FINER["heads"].expected(config, model, task, ranking)
-    return {dtype: pruned[dtype] + (settings.random_runs > 0) for dtype, count in every.items() if count}
 
 
 def units(run: Run, nodes: Sequence[PruningNode]) -> Iterator[Unit]:
@@ -329,7 +314,6 @@ PRUNING = Product(
     title="sets of curves",
     stage="prune",
     nodes=nodes,
-    expected=_expected,
     schema=lambda dtype: SCHEMA,
     units=units,
     compute=compute,

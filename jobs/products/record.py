@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from closelook.evaluation.report.page import Part as ReportPart
-    from closelook.jobs.config import ModelConfig, RunConfig
     from closelook.jobs.plan.models import ResolvedModel
     from closelook.jobs.plan.units import Task, WorkerOptions
     from closelook.jobs.store import Store, Written
@@ -113,19 +112,9 @@ class Opened:
         return self.memory[name][1]
 
 
-#: Counts the artifacts, by precision, that a run will want of (config, model, task, names of methods): `closelook
-#: status` uses it where samples or weights are not there yet, so that nodes cannot be listed.
-Expected = Callable[["RunConfig", "ModelConfig", str, list[str]], dict[str, int]]
-
-
-def each_method(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """The `expected` function of products with an artifact for each method in each precision."""
-    return dict.fromkeys(model.dtypes_for(task), len(methods))
-
-
-def of_no_task(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """The `expected` function of products that belong to a model or a corpus and not to a task: none."""
-    return {}
+def no_lines(run: Run, planned: Sequence[Node], computed: Sequence[Node]) -> Iterable[str]:
+    """The default `lines`: none."""
+    return ()
 
 
 def concatenated(opened: Opened, part: Part, values: Sequence[Made]) -> Made:
@@ -134,14 +123,6 @@ def concatenated(opened: Opened, part: Part, values: Sequence[Made]) -> Made:
         return values[0]
     rejects = tuple(reject for made in values for reject in made.rejects)
     return Made(pa.concat_tables(made.table for made in values), rejects, sum(made.splits for made in values))
-
-
-@dataclass(frozen=True)
-class Shown:
-    """The price of an installed package's product in `closelook plan`, and its table in the report."""
-
-    forwards: Callable[[Node], float] = lambda node: 0  # forward passes over one sample that the whole node takes
-    report: Callable[[Run], ReportPart] | None = None  # gives the product's tables and figures in the report
 
 
 @dataclass(frozen=True)
@@ -157,7 +138,6 @@ class Product:
     title: str  # a plural noun, for messages that count the artifacts
     stage: str  # the command that computes them
     nodes: Callable[[Run], Iterable[Node]]  # gives all artifacts that a run wants
-    expected: Expected = of_no_task
     schema: Callable[[str], pa.Schema] | None = None  # of shards, by precision
     #: Gives all units of work, committed or not, of nodes that share model, precision and task.
     units: Callable[[Run, Sequence[Any]], Iterable[Unit]] | None = None
@@ -165,6 +145,8 @@ class Product:
     compute: Callable[[Opened, Sequence[Part], Sequence[Row]], Mapping[Part, Any]] | None = None
     #: Turns the values of a part's batches into the content of its shard.
     combine: Callable[[Opened, Part, Sequence[Any]], Made] = concatenated
+    #: Gives further lines of the stage's summary about its planned nodes and those that were to be computed.
+    lines: Callable[[Run, Sequence[Any], Sequence[Any]], Iterable[str]] = no_lines
     close: Callable[..., str | None] | None = None  # writes a node's manifest; None: `jobs.runner.closing.close`
     #: The turns of its stage in which it is computed; products of a turn share workers.
     turns: tuple[int, ...] = (0,)
@@ -174,7 +156,7 @@ class Product:
     #: For products without units: "module:function" of (config, store), which makes all artifacts and returns the
     #: stage's summary.
     make: str | None = None
-    shown: Shown = Shown()  # for products of installed packages
+    report: Callable[[Run], ReportPart] | None = None  # of an installed package: its tables and figures
 
     @property
     def heading(self) -> str:

@@ -7,39 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from closelook.evaluation.benchmark.audit import rejected as in_words
 from closelook.evaluation.schema import RUNTIME
 from closelook.jobs.config import configured
-from closelook.jobs.plan.cells import schema_of
-from closelook.jobs.plan.finer import KEPT, Kept
+from closelook.jobs.plan.cells import schema_of, without_samples
+from closelook.jobs.plan.finer import KEPT
 from closelook.jobs.plan.node import Cell, Node, Part, Run
 from closelook.jobs.plan.units import cut_units
-from closelook.jobs.products.record import Expected, Made, Opened, Product, Row, Unit, each_method
+from closelook.jobs.products.record import Made, Opened, Product, Row, Unit
 from closelook.jobs.runner.closing import close
 
 if TYPE_CHECKING:
-    from closelook.jobs.config import ModelConfig, RunConfig
     from closelook.jobs.products.explaining import ExplainedBatch, Explainer
     from closelook.lrp_core.methods.record import Method
 
 
-def finer_of(kept: Kept, config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """The expected number of cells of a finer product, by precision: only the first precision of a task has them."""
-    if task not in config.finer(kept.name):
-        return {}
-    records, output = configured(config), config.task(task).output
-    return {model.first_dtype(task): sum(kept.is_of(records[name], output) for name in methods)}
-
-
 def units(run: Run, nodes: Sequence[Cell]) -> Sequence[Unit]:
-    """Units of batches within the token budget, longest samples first, about `shard_rows` samples each.
-
-    Models with the same tokenizer and budget get the same unit objects, which saves memory with many models.
-    """
+    """Units of batches within the token budget, longest samples first, about `shard_rows` samples each."""
     artifact, inputs = nodes[0].artifact, nodes[0].inputs
     size = None if artifact.product == RELEVANCE.name else run.config.finer(artifact.product)[artifact.task]
     rows = inputs.subset(size, run.config.seed)
@@ -80,11 +70,8 @@ def with_chosen(methods: Mapping[str, Method], nodes: Sequence[Cell]) -> dict[st
 
 
 def combine(opened: Opened, part: Part, values: Sequence[ExplainedBatch]) -> Made:
-    """The rows of one cell, with rejects for samples without anything to explain or with numbers that are not finite.
-
-    Writes the timings first, since an existing shard means that its timings exist.
-    """
-    _write_runtime(opened, part, values)
+    """The rows of one cell, with rejects for samples without anything to explain or with infinite numbers."""
+    _write_runtime(opened, part, values)  # first, since an existing shard means that its timings exist
     return tables_of(part, values)
 
 
@@ -126,7 +113,7 @@ def method_entries(run: Run, node: Cell) -> dict[str, Any]:
     return {"method": method.key(), "variants": [list(request.variant) for request in node.requests]}
 
 
-def _attributed(name: str, expected: Expected) -> Product:
+def _attributed(name: str) -> Product:
     """The record of the product `name`, whose nodes are cells, computed by the stage `attribute`."""
 
     def nodes(run: Run) -> Iterator[Node]:
@@ -140,7 +127,6 @@ def _attributed(name: str, expected: Expected) -> Product:
         title="cells",
         stage="attribute",
         nodes=nodes,
-        expected=expected,
         schema=partial(schema_of, name),
         units=units,
         compute=compute,
@@ -149,6 +135,12 @@ def _attributed(name: str, expected: Expected) -> Product:
     )
 
 
-RELEVANCE = _attributed("relevance", each_method)
+def _lines(run: Run, planned: Sequence[Node], computed: Sequence[Node]) -> Iterator[str]:
+    """Yield the models and tasks without a sample."""
+    for (model, task), rejects in without_samples(run.plan, run.ledger).items():
+        yield f"{model}/{task}: no sample fits the tokenizer, so its cells are empty: {in_words(rejects)}"
+
+
+RELEVANCE = replace(_attributed("relevance"), lines=_lines)
 #: Products of finer relevance by name; each is computed for some samples, in passes of its own.
-FINER = {kept.name: _attributed(kept.name, partial(finer_of, kept)) for kept in KEPT.values()}
+FINER = {name: _attributed(name) for name in KEPT}

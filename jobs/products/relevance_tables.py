@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,12 +14,10 @@ import torch
 from closelook.evaluation.schema import RELEVANCE, RUNTIME
 from closelook.jobs.config.neurons import MOST
 from closelook.jobs.plan.cells import schema_of
-from closelook.jobs.plan.finer import KEPT
 from closelook.jobs.plan.units import NO_FOIL
 from closelook.jobs.products.explaining import ExplainedBatch
 from closelook.jobs.products.record import Reject
 from closelook.lrp_core import POOLINGS, Relevance, Request
-from closelook.lrp_core.lazy import imported_object
 from closelook.lrp_core.neurons.logit_lens import top_neurons
 from closelook.lrp_core.places.boundaries import REASONS
 
@@ -33,7 +31,7 @@ def cell_table(
     and heads, a sample and request have several rows: one for each layer or pooling.
     """
     schema = schema_of(product, dtype)
-    columns = imported_object(KEPT[product].columns) if product in KEPT else relevance_columns
+    columns = COLUMNS[product]
     tables: list[pa.Table] = []
     rejects: list[Reject] = []
     for batch in explained:
@@ -211,3 +209,13 @@ def _ragged(flat: np.ndarray, lengths: Sequence[int], kind: pa.ListType) -> pa.L
     """Lists of these lengths, cut from `flat` one after another."""
     offsets = pa.array(np.cumsum([0, *lengths]), pa.int32())
     return pa.ListArray.from_arrays(offsets, pa.array(flat, kind.value_type))
+
+
+#: By product: makes the tables of a batch.
+COLUMNS: dict[str, Callable[[KeptRows, pa.Schema], Iterable[pa.Table]]] = {
+    "relevance": relevance_columns,
+    "heads": heads_columns,
+    "layers": layers_columns,
+    "labels": labels_columns,
+    "neurons": neurons_columns,
+}

@@ -17,11 +17,10 @@ from closelook.evaluation.schema import RELEVANCE, VIEW, SchemaMismatch, scores_
 from closelook.evaluation.scoring.means import Means
 from closelook.evaluation.scoring.metrics import BY_LAYER, METRICS, scored_by, shown
 from closelook.evaluation.scoring.samples import RELEVANCE_COLUMNS, VARIANT, VIEW_COLUMNS, Masks, Mismatch
-from closelook.jobs.config import ModelConfig, RunConfig
+from closelook.jobs.config import RunConfig
 from closelook.jobs.plan.inputs import Inputs, digest_of
 from closelook.jobs.plan.node import Cell, ModelPlan, Node, Part, Run
-from closelook.jobs.products.record import Made, NodeFailed, Opened, Product, Row, Unit, each_method
-from closelook.jobs.products.relevance import FINER
+from closelook.jobs.products.record import Made, NodeFailed, Opened, Product, Row, Unit
 from closelook.jobs.runner.closing import Reports
 from closelook.jobs.store import Artifact, Store, StoreError
 
@@ -219,18 +218,12 @@ SCORES = Product(
     title="scores",
     stage="evaluate",
     nodes=nodes,
-    expected=each_method,
     schema=lambda dtype: schemas.SCORES,
     units=units,
     compute=compute,
     close=close,
     on_model=False,
 )
-
-
-def _expected_by_layer(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """The expected number of nodes by precision: that of cells of layers, if the task has a metric for them."""
-    return FINER["layers"].expected(config, model, task, methods) if metrics_of_layers(config, task) else {}
 
 
 def compute_by_layer(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made | NodeFailed]:
@@ -259,7 +252,6 @@ LAYER_SCORES = Product(
     title="scores by layer",
     stage="evaluate",
     nodes=nodes_by_layer,
-    expected=_expected_by_layer,
     schema=lambda dtype: schemas.LAYER_SCORES,
     units=units,
     compute=compute_by_layer,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from closelook.jobs.plan.node import Node, Run
-from closelook.jobs.products import curves, pruning, relevance, scores, trials, whole
+from closelook.jobs.products import benchmarks, curves, pruning, relevance, scores, trials, whole
 from closelook.jobs.products.answers import ablations, sources
 from closelook.jobs.products.controls import randomisation, shapley
 from closelook.jobs.products.neurons import contexts, heatmaps, knockouts
@@ -35,7 +35,7 @@ PRODUCTS: Registry[Product] = Registry(
     contexts.CONTEXTS,
     knockouts.KNOCKOUTS,
     heatmaps.HEATMAPS,
-    whole.BENCH,
+    benchmarks.BENCH,
     whole.REPORT,
     group="closelook.products",
     record_class=Product,
@@ -73,6 +73,6 @@ def stale(ledger: Ledger, artifacts: Iterable[Artifact]) -> list[tuple[Artifact,
     if unplanned:
         places = {artifact.place: artifact for artifact in named.values() if not artifact.replaces}
         for name, entered in unplanned:
-            if entered is not None and entered.place in places:
+            if entered.place in places:
                 outdated.append((places[entered.place], name))
     return outdated

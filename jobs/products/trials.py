@@ -19,7 +19,7 @@ import pyarrow as pa
 from closelook.evaluation.schema import TRIALS as SCHEMA
 from closelook.evaluation.scoring.faithfulness.flips import TARGET_LOGIT
 from closelook.evaluation.scoring.faithfulness.scores import choose, trials_of
-from closelook.jobs.config import configured, left_open
+from closelook.jobs.config import configured
 from closelook.jobs.plan.cells import schema_of
 from closelook.jobs.plan.choices import in_words
 from closelook.jobs.plan.node import Cell, Choice, Node, Part, Run
@@ -32,7 +32,6 @@ from closelook.jobs.store import Artifact
 from closelook.lrp_core.records.explained import NONE
 
 if TYPE_CHECKING:
-    from closelook.jobs.config import ModelConfig, RunConfig
     from closelook.jobs.products.drawing import DrawnCurves
     from closelook.jobs.runner.rows import Outcome
     from closelook.lrp_core.methods.record import Method
@@ -43,12 +42,6 @@ def nodes(run: Run) -> Iterator[Node]:
     for model in run.plan.models:
         for choice in model.choices:
             yield choice.of(model)
-
-
-def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """The expected number of choices by precision: one for each method with open options."""
-    count = sum(entry.name in methods and bool(left_open(entry)) for entry in config.methods_of(model))
-    return dict.fromkeys(model.dtypes_for(task), count)
 
 
 def units(run: Run, nodes: Sequence[Choice]) -> Iterator[Unit]:
@@ -210,11 +203,15 @@ def _entries(run: Run, node: Choice) -> dict[str, Any]:
     return {"variants": [list(node.request.variant)]}
 
 
-def chosen_line(choice: Choice, record: Mapping[str, Any]) -> str:
-    """The chosen options in words, with the number of trials and the area of the chosen one."""
-    best = record["trials"][record["chosen"]]
-    on = "no sample has curves" if not best["n"] else f"ΔA {best['delta_area']:.3g} on {best['n']} samples"
-    return f"{in_words(choice.options[record['chosen']])} of {len(record['trials'])} trials ({on})"
+def lines(run: Run, planned: Sequence[Choice], computed: Sequence[Choice]) -> Iterator[str]:
+    """Yield the options that each choice has chosen, with the number of trials and the area of the chosen one."""
+    for choice in computed:
+        record = run.ledger.record(choice.artifact)
+        if record is not None and "chosen" in record:
+            best = record["trials"][record["chosen"]]
+            on = "no sample has curves" if not best["n"] else f"ΔA {best['delta_area']:.3g} on {best['n']} samples"
+            chosen = in_words(choice.options[record["chosen"]])
+            yield f"{choice}: {chosen} of {len(record['trials'])} trials ({on})"
 
 
 TRIALS = Product(
@@ -222,9 +219,9 @@ TRIALS = Product(
     title="choices of options",
     stage="select",
     nodes=nodes,
-    expected=_expected,
     schema=partial(schema_of, "trials"),
     units=units,
     compute=compute,
+    lines=lines,
     close=partial(close, entries_of=_entries, conclusion=_conclude),
 )

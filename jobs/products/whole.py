@@ -1,35 +1,31 @@
-"""Products that a command makes as a whole, not in units of work: samples and views, measurements, and the report.
+"""Products that a command makes as a whole, not in units of work: samples and views, and the report.
 
 Keys of samples and of their tokenised views depend on the rows of the data, which only `closelook prepare` reads. All
-other commands take the artifacts that it has entered in the ledger, with the keys in their manifests. Keys of
-measurements (Table 8 of Close Look, on the run's own models) cover the model and its samples. The key of the report
-covers all that the root holds when it is written; a report that was written counts as done, and `closelook report`
-writes it again if its key has changed.
+other commands take the artifacts that it has entered in the ledger, with the keys in their manifests. The key of the
+report covers all that the root holds when it is written; a report that was written counts as done, and `closelook
+report` writes it again if its key has changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-from closelook.jobs.config import BenchConfig, ModelConfig, RunConfig
-from closelook.jobs.plan.node import Node, Plan, Run
+from closelook.jobs.config import RunConfig
+from closelook.jobs.plan.node import Node, Run
 from closelook.jobs.products.record import Product
 from closelook.jobs.store import Artifact, Ledger, key_in, key_of, samples_of, views_of
 from closelook.versions import versions
 
-BENCH_VERSION = 1  # raised when the measurement changes
-BENCH_DTYPE = "float32"  # Close Look 5.4
 REPORT_VERSION = 33  # raised when closelook writes another report of the same store
 _UNLISTED = ("runtime", "pruning", "bench")  # folders with files that are in no manifest
 
 
 def _entered(run: Run, artifact: Artifact) -> Iterator[Node]:
-    """Yield the node of an artifact that the ledger has, with its files; manifests of older versions list none."""
+    """Yield the node of an artifact that the ledger has, with its files."""
     record = run.ledger.latest(artifact)
     key = record and key_in(record)
-    if record and key and "shards" in record:
+    if record and key:
         yield Node(artifact=replace(artifact, key=key), samples=record["rows"])
 
 
@@ -58,43 +54,7 @@ VIEWS = Product(
     title="sets of tokenised views",
     stage="prepare",
     nodes=_views,
-    expected=lambda config, model, task, methods: {"": 1},  # one for each model and task, whatever the precision
     make="closelook.jobs.stages.prepare:prepare",
-)
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Measurement(Node):
-    """The measurement of one model, on these rows of its views."""
-
-    rows: list[dict[str, Any]]
-
-
-def measurements_of(settings: BenchConfig | None, plan: Plan) -> Iterator[Measurement]:
-    """Yield the measurement of each model that has samples of the task with a foil; none without settings."""
-    if settings is None:
-        return
-    task = settings.task
-    for model in plan.models:
-        rows = model.inputs[task].with_foil(settings.samples) if task in model.inputs else []
-        if rows:
-            key_fields = {"version": BENCH_VERSION, **model.resolved.key_fields, "task": task, "samples": rows}
-            artifact = Artifact("bench", model.name, task, BENCH_DTYPE)
-            yield Measurement(artifact=artifact, key_fields=key_fields, samples=len(rows), model=model, rows=rows)
-
-
-def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """One measurement for the task of the settings, in BENCH_DTYPE."""
-    return {BENCH_DTYPE: 1} if config.bench and task == config.bench.task else {}
-
-
-BENCH = Product(
-    name="bench",
-    title="benchmarks",
-    stage="bench",
-    nodes=lambda run: measurements_of(run.config.bench, run.plan),
-    expected=_expected,
-    make="closelook.jobs.stages.bench:bench",
 )
 
 

@@ -109,8 +109,7 @@ def close(
 def adopted(run: Run, product: Product, node: Node) -> dict[str, Account]:
     """The accounts of shards that an unfinished node has from earlier runs, by path. Each shard is read whole.
 
-    A shard counts only if its footer has the node's key and its unit. Shards with too many failed samples do not count,
-    and are computed again.
+    Shards with too many failed samples do not count, and are computed again.
     """
     artifact = node.artifact
     again = (run.ledger.record(artifact) or {}).get("again", ())

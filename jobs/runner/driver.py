@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
 from closelook.jobs.cluster.executor import end_kept
-from closelook.jobs.cluster.pools import Reader, Report, Work, connect
+from closelook.jobs.cluster.pools import Reader, Work, connect
+from closelook.jobs.cluster.reports import Report, reports_in
 from closelook.jobs.cluster.scheduler import run_all
-from closelook.jobs.plan.inputs import Inputs, unit_without_views
+from closelook.jobs.plan.inputs import Inputs
 from closelook.jobs.plan.node import ModelPlan, Node, Part, Run
 from closelook.jobs.plan.units import Account, Task, WorkerOptions
 from closelook.jobs.products.record import Product, Unit
@@ -97,14 +97,16 @@ class Unread:
 
     def tables(self) -> Iterator[pa.Table]:
         """Yield the units as workers get them."""
+        for task in self._tasks_with_rows():
+            yield task.to_table()
+
+    def _tasks_with_rows(self) -> Iterator[Task]:
+        """Yield the tasks with their rows or samples."""
         if self.with_rows is not None:
-            yield from map(unit_without_views, self.with_rows(self.tasks))
+            yield from self.with_rows(self.tasks)
             return
         for task, rows in zip(self.tasks, self.rows, strict=True):
-            if self.inputs is None or rows is None:
-                yield unit_without_views(task)
-            else:
-                yield self.inputs.unit(task, rows)
+            yield task if self.inputs is None or rows is None else replace(task, samples=self.inputs.select(rows))
 
 
 def _tables(groups: Sequence[Unread]) -> Iterator[pa.Table]:
@@ -152,11 +154,9 @@ class ModelWork:
 
     def add(self, report: Report) -> None:
         """Keep what a worker reports about a unit: accounts of shards, splits, and nodes that failed."""
-        self.splits += report["splits"]
-        for path, account in json.loads(report["accounts"] or "{}").items():
-            self.accounts[path] = Account.from_json(account)
-        for node, why in json.loads(report["result"] or "[]"):
-            self.failed.setdefault(Artifact(**node), why)
+        self.splits += report.splits
+        self.accounts |= report.accounts
+        self.failed = {**report.failed, **self.failed}
 
     def close(self) -> Iterator[str]:
         """Write the manifests of the nodes that were computed. Yields a line for each failure."""
@@ -171,16 +171,15 @@ class ModelWork:
         yield from filter(None, whys)
 
 
-def make(run: Run, products: Sequence[Product], nodes: Sequence[Node], stage: str, unit: str) -> list[str]:
+def make(run: Run, products: Sequence[Product], nodes: Sequence[Node], stage: str, unit: str, alone: bool) -> list[str]:
     """Compute those of the `nodes` of these products that are not done. Returns the failures, a line each.
 
-    Either all products need models, or none does. `stage` names the work in the progress, and `unit` what it counts.
-    Nodes of one model share workers.
+    Either all products need models, or none does. Nodes of one model share workers. The rest is as for `run_all`.
     """
     works = missing_work(run, products, nodes)
     if not all(product.on_model for product in products):
         return _make_without_models(run, works)
-    return run_all(run.config, run.store, [work.work() for work in works], stage=stage, unit=unit)
+    return run_all(run.config, run.store, [work.work() for work in works], stage, unit, alone)
 
 
 def _make_without_models(run: Run, works: Sequence[ModelWork]) -> list[str]:
@@ -190,21 +189,22 @@ def _make_without_models(run: Run, works: Sequence[ModelWork]) -> list[str]:
     """
     options = WorkerOptions.of(run.config, None)
     chunks = list(_chunks(works))
+    reported: Iterable[list[tuple[int, Report]]]
     if len(chunks) < 2:
-        reported = [_reports(run.store, options, chunk) for chunk in chunks]
+        reported = (_reports(run.store, options, chunk) for chunk in chunks)
     else:
         end_kept()
         connect(run.config)
         import ray
 
         task = ray.remote(num_cpus=1)(_reports)
-        reported = ray.get([task.remote(run.store, options, chunk) for chunk in chunks])
+        reported = map(ray.get, [task.remote(run.store, options, chunk) for chunk in chunks])
     failures: list[str] = []
     for reports in reported:
         for index, report in reports:
             works[index].add(report)
-            if report["error"]:
-                failures.append(report["error"])
+            if report.error:
+                failures.append(report.error)
     return [*failures, *(line for work in works for line in work.close())]
 
 
@@ -227,7 +227,7 @@ def _chunks(works: Sequence[ModelWork]) -> Iterator[list[tuple[int, pa.Table]]]:
 def _reports(store: Store, options: WorkerOptions, units: Sequence[tuple[int, pa.Table]]) -> list[tuple[int, Report]]:
     """The reports of units that one worker computes without a model, each with the index of its work."""
     worker = Worker(store, None, options)
-    return [(index, report) for index, unit in units for report in worker(unit).to_pylist()]
+    return [(index, report) for index, unit in units for report in reports_in(worker(unit))]
 
 
 def missing_work(run: Run, products: Sequence[Product], nodes: Iterable[Node]) -> list[ModelWork]:
@@ -262,11 +262,7 @@ def _group(run: Run, product: Product, nodes: Sequence[Node]) -> Group:
 
 
 def _missing_parts(parts: tuple[Part, ...], existing: Collection[str]) -> tuple[Part, ...]:
-    """The parts that are not committed, and those that share forward passes with them.
-
-    Numbers may depend, within rounding, on which parts share forward passes: so a part that is computed again gives the
-    bytes that it gave before.
-    """
+    """The parts that are not committed, and those that share forward passes with them, on which rounding depends."""
     lacking = [part for part in parts if part.paths[0] not in existing]
     forwards = {part.node.forwards for part in lacking}
     return tuple(part for part in parts if part.node.forwards in forwards)

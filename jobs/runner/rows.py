@@ -24,6 +24,8 @@ from closelook.lrp_core.records.types import UnusableRows, UserError
 #: Errors for which no row is to blame: the method, the model or the configuration is wrong.
 PROGRAMMING_ERRORS = (TypeError, AttributeError, NameError, KeyError, NotImplementedError, AssertionError, ImportError)
 
+OUT_OF_MEMORY = "out_of_memory"  # the reason of a reject
+
 Values = Mapping[Part, Any]  # what one call of `compute` returns
 
 
@@ -130,23 +132,51 @@ class _Batches:
             attempts.end_row(mark)
 
     def _compute(self, rows: Sequence[Row]) -> None:
-        """Add the values of a batch to the outcome.
-
-        If memory runs out, the batch is halved; if a row raises an error, it becomes a reject.
-        """
+        """Add the values of a batch to the outcome. Rows that raise an error alone become rejects."""
         attempted = self._attempt(rows)
         if not isinstance(attempted, Reject):
             self.outcome.values.append(attempted)
-        elif len(rows) == 1:
-            self.outcome.rejects.append(attempted)
-        elif attempted.reason == "out_of_memory":
+            return
+        values, rejects = self._bisected(rows, attempted)
+        self.outcome.rejects += rejects
+        again = self._in_planned_shape(rows, rejects)
+        self.outcome.values += values if again is None else [again]
+
+    def _bisected(self, rows: Sequence[Row], raised: Reject) -> tuple[list[Values], list[Reject]]:
+        """Halve a batch that raised an error until rows raise alone: (values of the smaller batches, rejects)."""
+        if len(rows) == 1:
+            return [], [raised]
+        if raised.reason == OUT_OF_MEMORY:
+            self.outcome.splits += 1
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-            self.outcome.splits += 1
-            for half in _halves(rows):
-                self._compute(half)
-        else:
-            self._compute_without_failing(rows)
+        values: list[Values] = []
+        rejects: list[Reject] = []
+        for half in _halves(rows):
+            attempted = self._attempt(half)
+            if isinstance(attempted, Reject):
+                smaller_values, smaller_rejects = self._bisected(half, attempted)
+                values += smaller_values
+                rejects += smaller_rejects
+            else:
+                values.append(attempted)
+        return values, rejects
+
+    def _in_planned_shape(self, rows: Sequence[Row], rejects: Sequence[Reject]) -> Values | None:
+        """The values of the other rows of a batch, computed in its planned shape, on which rounding depends.
+
+        None if there are no others or no rejects, if the batch raises again, or if memory ran out.
+        """
+        failing = {reject.sample_id for reject in rejects}
+        healthy = [row for row in rows if row["sample_id"] not in failing]
+        if not healthy or not failing or any(reject.reason == OUT_OF_MEMORY for reject in rejects):
+            return None
+        if "position" not in healthy[0]:  # no samples: the numbers of other inputs do not depend on the batch
+            again = self._attempt(healthy)
+            return None if isinstance(again, Reject) else again
+        stood_in = [_stand_in(row, healthy[0]) if row["sample_id"] in failing else row for row in rows]
+        again = self._attempt(stood_in)
+        return None if isinstance(again, Reject) else _only(again, {row["sample_id"] for row in healthy})
 
     def _attempt(self, rows: Sequence[Row]) -> Values | Reject:
         """The batch's values or, if it fails, a reject with the reason, of the row to blame or else of the first row.
@@ -166,7 +196,7 @@ class _Batches:
                 raise NodeFailed(describe(error)) from error
             first = rows[0]["sample_id"]
             if is_out_of_memory(error):
-                return Reject(first, "out_of_memory", describe(error))
+                return Reject(first, OUT_OF_MEMORY, describe(error))
             if isinstance(error, UnusableRows):
                 return Reject(rows[error.rows[0]]["sample_id"], error.reason, error.detail)
             if isinstance(error, UserError):
@@ -176,41 +206,6 @@ class _Batches:
             if isinstance(error, Exited) and len(rows) == 1:  # in larger batches, search for the row
                 raise NodeFailed(f"{without_secrets(str(error))[:300]}{_of_samples(rows)}") from error
             return Reject(first, "model_error", describe(error))
-
-    def _compute_without_failing(self, rows: Sequence[Row]) -> None:
-        """Some row of the batch raises an error: find it, then compute the others in a batch of the planned shape."""
-        values, rejects = self._search(rows)
-        self.outcome.rejects += rejects
-        failing = {reject.sample_id for reject in rejects}
-        healthy = [row for row in rows if row["sample_id"] not in failing]
-        if not healthy:
-            return
-        if failing:
-            of_samples = "position" in healthy[0]  # the numbers of other inputs do not depend on the batch
-            if of_samples:  # a stand-in for each failing row, so that the batch keeps its planned shape
-                stood_in = [_stand_in(row, healthy[0]) if row["sample_id"] in failing else row for row in rows]
-            again = self._attempt(stood_in if of_samples else healthy)
-            if not isinstance(again, Reject):
-                kept = {row["sample_id"] for row in healthy}
-                self.outcome.values.append(_only(again, kept) if of_samples else again)
-                return
-        self.outcome.values += values  # no row fails alone: keep the values of smaller batches
-
-    def _search(self, rows: Sequence[Row]) -> tuple[list[Values], list[Reject]]:
-        """Halve a batch that fails until rows fail alone: (values of the smaller batches that do not fail, rejects)."""
-        values: list[Values] = []
-        rejects: list[Reject] = []
-        for half in _halves(rows):
-            attempted = self._attempt(half)
-            if not isinstance(attempted, Reject):
-                values.append(attempted)
-            elif len(half) == 1:
-                rejects.append(attempted)
-            else:
-                more_values, more_rejects = self._search(half)
-                values += more_values
-                rejects += more_rejects
-        return values, rejects
 
 
 def compute_alone(compute: Callable[[Sequence[Row]], Any], rows: Sequence[Row]) -> tuple[list[Any], Outcome]:

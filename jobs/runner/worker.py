@@ -5,12 +5,12 @@ Results are checked before they are committed, since code of packages may return
 
 from __future__ import annotations
 
-import json
+import pickle
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,7 @@ import pyarrow.compute as pc
 from closelook.evaluation.schema import REJECT
 from closelook.jobs.cluster.attempts import Attempts, Watchdog, loading
 from closelook.jobs.cluster.pools import own_device
-from closelook.jobs.cluster.reports import left_out, reported
-from closelook.jobs.plan.inputs import UNIT_COLUMNS, samples_of, task_of
+from closelook.jobs.cluster.reports import Report, reported
 from closelook.jobs.plan.models import ResolvedModel, open_view
 from closelook.jobs.plan.node import Part
 from closelook.jobs.plan.units import FEW, REASONS_IN_DATA, Account, Task, WorkerOptions
@@ -116,7 +115,7 @@ class _Unit:
 
 
 class Worker:
-    """Computes and commits units. It is called with one unit at a time: a row with its task, and its samples as lists.
+    """Computes and commits units. It is called with one unit at a time, as `Task.to_table` gives it.
 
     Two threads may call it at once: while one unit is computed the other is committed, so that the device does not wait
     for the store.
@@ -140,13 +139,13 @@ class Worker:
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Compute and commit the unit in `table`; returns its report. After a request to stop it does nothing."""
-        (unit,) = table.to_pylist()
-        task: Task = task_of(unit)
+        task: Task = pickle.loads(table["task"][0].as_py())
         if is_asked(self._store):
-            return left_out(task.title)
-        rows = samples_of(unit, UNIT_COLUMNS, self._store) if task.rows is None else task.rows
+            return Report(task.title).to_table()
+        rows = task.rows_in(self._store)
         tokens = task.tokens or sum(len(row["input_ids"]) for row in rows)
-        return reported(task.title, task.size, tokens, lambda: self._run(task, rows))
+        report = Report(task.title, task.size, tokens)
+        return reported(report, lambda: self._run(task, rows)).to_table()
 
     def _run(self, task: Task, rows: Sequence[Row]) -> dict[str, Any]:
         """Compute and commit the unit; returns the fields of its report.
@@ -167,10 +166,8 @@ class Worker:
         explained = {task.methods[path]: account.explained for path, account in accounts.items()}
         by_part = [{reject["sample_id"] for reject in account.rejects} for account in accounts.values()]
         rejected = set.intersection(*by_part) if by_part else ()  # the samples that every part rejects
-        reasons = [[asdict(node), why] for node, why in failed.items()]
-        written = {path: account.to_json() for path, account in accounts.items()}
-        counts = {"rejects": len(rejected), "explained": json.dumps(explained), "splits": splits}
-        return {"accounts": json.dumps(written), **counts, "result": json.dumps(reasons) if failed else None}
+        counts = {"rejects": len(rejected), "explained": explained, "splits": splits}
+        return {"accounts": accounts, "failed": failed, **counts}
 
     def _computed(
         self, product: Product, opened: Opened, task: Task, rows: Sequence[Row]

@@ -1,22 +1,20 @@
 """The stages whose products are computed by workers, unit by unit.
 
-These are select, attribute, evaluate, prune, perturb, ablations, controls and neurons.
+These are all but prepare and report.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
-from closelook.evaluation.benchmark.audit import rejected as in_words
 from closelook.evaluation.schema import SchemaMismatch
 from closelook.jobs.config import AblationsConfig, ControlsConfig, PerturbConfig, PruneConfig, RunConfig
-from closelook.jobs.plan.cells import make_plan, without_samples
+from closelook.jobs.plan.cells import make_plan
 from closelook.jobs.plan.node import Choice, Node, Run
-from closelook.jobs.products.neurons import contexts
 from closelook.jobs.products.record import Product
 from closelook.jobs.products.table import PRODUCTS, is_of_package
-from closelook.jobs.products.trials import chosen_line
 from closelook.jobs.runner.closing import rejected
 from closelook.jobs.runner.driver import ModelWork, make, missing_work
 from closelook.jobs.stages.record import STAGES, StageSummary
@@ -50,45 +48,51 @@ def compute(config: RunConfig, store: Store, stage: str) -> StageSummary:
 
 def compute_plan(run: Run, stage: str) -> StageSummary:
     """Compute the artifacts that a stage wants of a planned run and that are not done yet."""
-    store = run.store
-    unprepared = (f"{model}: {task} is not prepared: run `closelook prepare`" for model, task in run.plan.unprepared)
-    undecided = (f"{choice}: its options are not chosen: run `closelook select`" for choice in _undecided(run, stage))
-    out_of_reach = [*run.plan.failures.values(), *unprepared, *undecided]
+    record = STAGES[stage]
     failures: list[str] = []
-    todo: dict[Node, None] = {}
-    planned: dict[Node, None] = {}
     waiting: list[str] = []
+    planned: dict[Node, None] = {}
+    missing: dict[Node, None] = {}
     nodes: list[Node] = []
     before: tuple[Product, ...] = ()
-    order = _order(stage)
-    for products in order:
-        if is_asked(store):
+    for products in _order(stage):
+        if is_asked(run.store):
             break
         if products != before:  # not for contexts again: their corpus stays the one that was read
             nodes = [node for product in products for node in product.nodes(run)]
         before = products
-        lacking = [node for node in nodes if not _is_made(run, node)]
-        ready = {node: all(map(run.ledger.is_done, (*node.made_of, *node.needs))) for node in lacking}
+        to_make = [node for node in nodes if not _is_made(run, node)]
+        ready = {node: all(map(run.ledger.is_done, (*node.made_of, *node.needs))) for node in to_make}
         for node, is_ready in ready.items():
             _clear(run, node, is_ready)
-        waiting += [line for node in lacking for line in _waits_for(run, node)]
-        failures += make(run, products, [node for node in lacking if ready[node]], stage, STAGES[stage].counts)
+        waiting += [line for node in to_make for line in _waits_for(run, node)]
+        computable = [node for node, is_ready in ready.items() if is_ready]
+        failures += make(run, products, computable, stage, record.counts, record.alone)
         planned |= dict.fromkeys(nodes)
-        todo |= dict.fromkeys(lacking)
-    incomplete = [node for node in todo if not run.ledger.is_done(node.artifact)]
-    made = tuple(node.artifact for node in todo if run.ledger.is_done(node.artifact))
-    lines = [*_counts(run, stage, list(planned), list(todo)), *_told(run, stage, list(planned), list(todo))]
+        missing |= dict.fromkeys(to_make)
+    return _summary(run, stage, list(planned), list(missing), failures, waiting)
+
+
+def _summary(
+    run: Run, stage: str, planned: Sequence[Node], missing: Sequence[Node], failures: list[str], waiting: list[str]
+) -> StageSummary:
+    """The result of a stage, from the nodes that it planned, those that were missing, and why some still are."""
+    unprepared = (f"{model}: {task} is not prepared: run `closelook prepare`" for model, task in run.plan.unprepared)
+    undecided = (f"{choice}: its options are not chosen: run `closelook select`" for choice in _undecided(run, stage))
+    out_of_reach = [*run.plan.failures.values(), *unprepared, *undecided]
+    made = tuple(node.artifact for node in missing if run.ledger.is_done(node.artifact))
+    incomplete = [node.artifact for node in missing if not run.ledger.is_done(node.artifact)]
+    lines = [*_counts(run, stage, planned, missing), *_told(run, stage, planned, missing)]
     if STAGES[stage].of_complete:
         lines += out_of_reach
         if waiting:
             lines.append(f"{len(waiting)} cells are not complete and have no scores: run `closelook attribute`")
     else:
-        failures = [*out_of_reach, *failures, *waiting]
-        failures += [] if failures else [str(node.artifact) for node in incomplete]
+        failures = [*out_of_reach, *failures, *waiting] or list(map(str, incomplete))
         if incomplete:
-            title = PRODUCTS[incomplete[0].artifact.product].title
-            lines.append(f"{len(incomplete)} {title} are not complete, among them {incomplete[0].artifact}")
-    skipped = len(planned) - len(todo)
+            title = PRODUCTS[incomplete[0].product].title
+            lines.append(f"{len(incomplete)} {title} are not complete, among them {incomplete[0]}")
+    skipped = len(planned) - len(missing)
     return StageSummary(stage, len(made), skipped, tuple(dict.fromkeys(failures)), tuple(lines), made)
 
 
@@ -97,7 +101,7 @@ def _with_defaults(config: RunConfig, stage: str) -> RunConfig:
     key, example = _NEEDED.get(stage, ("", ""))
     if key and not getattr(config, key):
         raise UserError(f"config key {key!r} is not set: give numbers of samples, as {example}")
-    default = _DEFAULTS.get(stage)
+    default = config.benchmark if stage == "bench" else _DEFAULTS.get(stage)
     if default is None or getattr(config, stage) is not None:
         return config
     return config.model_copy(update={stage: default()})
@@ -126,14 +130,10 @@ def works_of(run: Run, stage: str) -> list[ModelWork]:
 
 
 def _is_made(run: Run, node: Node) -> bool:
-    """True if there is nothing to do for the node.
-
-    If the names of its files have no key, so that other numbers would replace them, the artifacts from which it is
-    computed must be done, too.
-    """
+    """True if there is nothing to do for the node."""
     if node.artifact.is_keyed():
         return run.ledger.is_done(node.artifact)
-    return node.state(run.ledger) == "done"
+    return node.state(run.ledger) == "done"  # its file has no key in its name: other sources would replace its numbers
 
 
 def _clear(run: Run, node: Node, ready: bool) -> None:
@@ -180,18 +180,10 @@ def _counts(run: Run, stage: str, planned: Sequence[Node], todo: Sequence[Node])
 
 
 def _told(run: Run, stage: str, planned: Sequence[Node], todo: Sequence[Node]) -> Iterator[str]:
-    """Yield further lines of the summary: choices that were made, corpora that were read, defects and rejects."""
-    if stage == "attribute":
-        for (model, task), rejects in without_samples(run.plan, run.ledger).items():
-            why = in_words(rejects)
-            yield f"{model}/{task}: no sample fits the tokenizer, so its cells are empty: {why}"
-    for node in todo:
-        record = run.ledger.record(node.artifact)
-        if isinstance(node, Choice) and record is not None and "chosen" in record:
-            yield f"{node}: {chosen_line(node, record)}"
-    for node in planned:
-        if isinstance(node, contexts.ContextsNode):
-            yield from contexts.lines(run.ledger, node)
+    """Yield further lines of the summary: those of products, defects and rejects."""
+    for product in dict.fromkeys(chain.from_iterable(_order(stage))):
+        of_product = [[node for node in nodes if node.artifact.product == product.name] for nodes in (planned, todo)]
+        yield from product.lines(run, *of_product)
     for node in todo:
         for name, count in (run.ledger.record(node.artifact) or {}).get("defects", {}).items():
             yield f"{node.artifact}: {count} times {name}, counted as wrong"

@@ -36,6 +36,7 @@ class Stage:
     own_command: bool = False  # True if the command line defines the command itself, with options of its own
     planned: bool = False  # True if `closelook plan` estimates its cost
     counts: str = "samples"  # what its progress counts
+    alone: bool = False  # computes for one model at a time, so that models do not disturb each other's timing
     of_complete: bool = False  # skips incomplete inputs without counting them as failures
 
 
@@ -75,7 +76,7 @@ STAGES = {
             setting="neurons",
             own_command=True,
         ),
-        Stage("bench", "Measure the run's own models.", setting="bench", own_command=True),
+        Stage("bench", "Measure the run's own models.", setting="bench", own_command=True, alone=True),
         Stage("report", "Write tables, figures and pages."),
     )
 }

@@ -137,7 +137,7 @@ class Latest:
 
 
 def groups_of(store: Store) -> Groups:
-    """The groups of methods in the report that the root has now; empty for reports of older versions."""
+    """The groups of methods in the report that the root has now; empty without a report."""
     record = Ledger(store).latest(Artifact("report")) or {}
     return {(model, task): groups for model, task, groups in record.get("groups", ())}
 

@@ -75,7 +75,7 @@ LAYOUTS = {
         f"heatmaps.{_DOTTED}.{{key}}",
         None,
     ),
-    "bench": Layout(("bench/lrp",), None, "bench.lrp.{model}", None),
+    "bench": Layout(("bench/lrp",), f"{{model}}-{_SHARD}", "bench.lrp.{model}", None),
     "report": Layout(("report",), None, "report", None),
 }
 
@@ -133,10 +133,7 @@ class Artifact:
 
     @property
     def rejects(self) -> str | None:
-        """The path of the file with the rejects of all its shards; None if the product has none.
-
-        The file exists only if a sample was rejected.
-        """
+        """The path of the file with all rejects, which exists only if there are any; None for products without one."""
         return self.layout.rejects and self._filled(self.layout.rejects)
 
     def shard(self, unit: str = "") -> str:
@@ -181,20 +178,18 @@ def _pattern(template: str, own_key: str, columns: tuple[str, ...]) -> re.Patter
 
 
 def is_complete(record: Mapping[str, Any] | None) -> bool:
-    """True if the manifest is of a complete artifact. Older versions wrote no state, and only complete artifacts."""
-    return record is not None and record.get("state", "complete") == "complete"
+    """True if the manifest is of a complete artifact."""
+    return record is not None and record["state"] == "complete"
 
 
 def key_in(record: Mapping[str, Any]) -> str | None:
     """The key of the manifest's artifact; None if the manifest has none."""
-    return record.get("key") or record.get("cell", {}).get("key")  # older versions kept a cell's key under `cell`
+    return record.get("key")
 
 
-def artifact_in(record: Mapping[str, Any]) -> Artifact | None:
-    """The artifact of a manifest; None if an older version wrote the manifest without naming the artifact."""
-    columns = record.get("artifact") or record.get("cell")
-    if columns is None:
-        return None
+def artifact_in(record: Mapping[str, Any]) -> Artifact:
+    """The artifact of a manifest."""
+    columns = record["artifact"]
     known = {field.name: columns[field.name] for field in fields(Artifact) if field.name in columns}
     return Artifact(**{**known, "key": key_in(record) or ""})
 

@@ -249,10 +249,7 @@ class Files:
             return
 
     def files(self, folder: str, suffix: str = ".parquet", recursive: bool = False) -> list[str]:
-        """The sorted paths of files with this suffix in `folder`; [] if it does not exist.
-
-        Names that begin with "." or "_" are left out: temporary files among them.
-        """
+        """The sorted paths of files with this suffix in `folder`, without names that begin with "." or "_"."""
         return list(self.stamps(folder, suffix, recursive))
 
     def stamps(self, folder: str, suffix: str = ".parquet", recursive: bool = False) -> dict[str, tuple[int, int]]:

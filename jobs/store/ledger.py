@@ -130,9 +130,7 @@ class Ledger(States):
             if not more:
                 return
             for name in more:
-                artifact = artifact_in(made[name])
-                if artifact is not None:
-                    self.discard(artifact)
+                self.discard(artifact_in(made[name]))
             gone.update(more)
 
     def _know(self, name: str, record: dict[str, Any] | None) -> None:

@@ -88,20 +88,13 @@ def paths_in(artifact: Artifact, record: Mapping[str, Any]) -> list[str]:
     """The paths of the shards of `shards_in` in every folder of the artifact, and of its file of rejects, if any."""
     names = shards_in(artifact, record)
     paths = [f"{folder}/{name}" for folder in artifact.folders for name in names]
-    paths += [record["file"]] if "file" in record else []  # in manifests of measurements by older versions
     return [*paths, artifact.rejects] if artifact.rejects is not None else paths
 
 
 def sizes_in(artifact: Artifact, record: Mapping[str, Any]) -> Sizes:
-    """The bytes of every file that the manifest `record` lists, by path; None where an older version recorded none."""
-    names = shards_in(artifact, record) if record else ()
-    recorded = record.get("bytes") or [dict.fromkeys(names)] * len(artifact.folders)
-    folders = _folders(artifact)
-    return {
-        f"{folder}/{name}": size
-        for folder, sizes in zip(folders, recorded, strict=False)
-        for name, size in sizes.items()
-    }
+    """The bytes of every file that the manifest `record` lists, by path; None for a shard that was not there."""
+    folders = zip(_folders(artifact), record.get("bytes", ()), strict=False)
+    return {f"{folder}/{name}": size for folder, sizes in folders for name, size in sizes.items()}
 
 
 def hashes_in(artifact: Artifact, record: Mapping[str, Any]) -> dict[str, str]:

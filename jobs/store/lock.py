@@ -29,7 +29,6 @@ from closelook.jobs.store.files import TEMPORARY
 
 STALE_S = float(os.environ.get("CLOSELOOK_LOCK_STALE_S", "60"))
 HEARTBEAT_S = STALE_S / 6
-JOB = "CLOSELOOK_JOB"  # environment variable: the name of the cluster job in which a run was submitted
 _STOP = "lock/stop"  # the path of the request to stop, which the root's owner removes
 
 
@@ -45,7 +44,6 @@ class Owner(BaseModel, frozen=True):
     pid: int | None = None
     pids: str | None = None  # the processes among which `pid` is unique, see `_pid_space`
     since: str = "an unknown time"
-    job: str | None = None  # the cluster job in which the run was submitted
     stale_s: float = STALE_S
 
     def __str__(self) -> str:
@@ -107,7 +105,6 @@ class _Claim:
             pid=os.getpid(),
             pids=_pid_space(),
             since=since,
-            job=os.environ.get(JOB),
             stale_s=STALE_S,
         )
         self._content = owner.model_dump_json().encode()

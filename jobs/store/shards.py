@@ -240,20 +240,6 @@ class Store(Files):
         origin = _origin_in(whole.schema.metadata, table.num_rows)
         return Shard(table, rejects, origin, replace(written(data), rows=table.num_rows))
 
-    def read_any(self, path: str) -> tuple[pa.Table, list[dict[str, Any]], Origin | None]:
-        """(rows, rejects, origin) of a shard of any schema.
-
-        Raises FileNotFoundError if it is missing, Damaged if it is not, or no longer, valid Parquet.
-        """
-        data = self.read_bytes(path)
-        try:
-            whole = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True).read()
-        except NOT_PARQUET as error:
-            why = one_line(error)
-            raise Damaged(f"{self.url(path)} cannot be read ({why}): {self.remedy}") from None
-        table, rejects = _without_footer(whole)
-        return table, rejects, _origin_in(whole.schema.metadata, table.num_rows)
-
     def origin(self, path: str) -> Origin | None:
         """The unit that the shard at `path` holds, by its metadata; None if it names none or cannot be read."""
         try:

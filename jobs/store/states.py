@@ -133,10 +133,7 @@ class States:
         return self.state(artifact) == "done"
 
     def shards(self, artifact: Artifact, folder: str | None = None) -> list[str]:
-        """The file names of the artifact's shards under its own key that exist now, in a manifest or not.
-
-        `folder` is one of the artifact's folders; None: the first.
-        """
+        """The names of shards under the artifact's own key that exist now in one of its folders (None: the first)."""
         if not artifact.is_keyed():
             return []
         self._states.clear()
@@ -154,10 +151,7 @@ class States:
             self._listings.put(path, file.size)
 
     def damage(self, artifact: Artifact) -> dict[str, str]:
-        """The faults of the files that the artifact's manifest lists, by path; {} if all are as they were written.
-
-        A file may be gone or have another size. The first call lists all files of the product.
-        """
+        """The faults of the files that the artifact's manifest lists (gone, or of another size), by path."""
         return self._faults(artifact, self.record(artifact) or {})
 
     def _faults(self, artifact: Artifact, record: Mapping[str, Any]) -> dict[str, str]:
@@ -183,25 +177,25 @@ class States:
     def whole(self, artifact: Artifact) -> dict[str, tuple[int, int]]:
         """(time of change in ns, bytes) by path of the shards that the manifest in this place lists, whatever its key.
 
-        Raises Damaged if one of them is gone or has another size, and if there is a shard that is not listed.
-        Where an older version wrote the manifest, which then lists none, all shards of its key are returned.
+        Empty without a manifest. Raises Damaged if one of them is gone or has another size, and if there is a shard
+        that is not listed.
         """
-        record = self.latest(artifact) or {}
+        record = self.latest(artifact)
+        if record is None:
+            return {}
         current = replace(artifact, key=key_in(record) or "")
         stamps = self.store.stamps(artifact.folder)
         listed = {
             path: size for path, size in sizes_in(current, record).items() if path.startswith(f"{current.folder}/")
         }
-        if "shards" not in record:
-            listed = {path: None for path in stamps if not current.key or current.owns(path.rpartition("/")[2])}
         name = manifest(artifact.name)
         for path, size in listed.items():
             if path not in stamps:
                 raise Damaged(f"{self.store.url(path)} is gone, but {name} lists it: {self.store.remedy_for_samples}")
-            if size not in (None, stamps[path][1]):
+            if size != stamps[path][1]:
                 fault = f"{self.store.url(path)} has {stamps[path][1]} bytes, but {name} says {size}"
                 raise Damaged(f"{fault}: {self.store.remedy_for_samples}")
-        if record and not listed:
+        if not listed:
             fault = f"{self.store.url(artifact.folder)} is empty, but {name} is there"
             raise Damaged(f"{fault}: {self.store.remedy_for_samples}")
         for path in sorted(stamps.keys() - listed.keys()):

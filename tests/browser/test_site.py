@@ -306,4 +306,3 @@ def test_the_first_screen_says_which_methods_tests_tell_apart(page):
     assert all("finds the evidence" in line or "apart" in line for line in summaries)
     assert tab.script("return document.querySelector('.board table').checkVisibility()") is False, "behind a click"
     assert tab.script("return document.querySelector('#glossary + .glossary').innerText").count("\n") > 5
-    assert tab.script("return document.querySelector('#left-out + .glossary').innerText.length") > 0

@@ -16,7 +16,8 @@ import tempfile
 from collections.abc import Iterator
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
+
+from closelook.jobs.cluster.reports import Report, reports_in
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
@@ -92,14 +93,14 @@ def _enter(space: str) -> None:
             raise OSError(ctypes.get_errno(), f"cannot enter {space}")
 
 
-def pipeline(config, stage, work, share, workers) -> Iterator[dict[str, Any]]:
+def pipeline(config, stage, work, share) -> Iterator[Report]:
     """The units of a work, one by one, through a worker in a process of its own, for `Inline.stream`.
 
     As Ray does, it starts another process when one dies, which gets the unit again, and raises what a worker raises.
     """
     from ray import cloudpickle
 
-    pickled, units = cloudpickle.dumps((work.worker, work.arguments)), iter(work.tables())
+    pickled, units = cloudpickle.dumps((work.worker, work.arguments)), work.reader()()
     unit, starts = next(units, None), 0
     while unit is not None:
         starts += 1
@@ -130,7 +131,7 @@ def _work(connection, pickled) -> None:
     try:
         call = worker(*arguments)
         while True:
-            connection.send(call(connection.recv()).to_pylist())
+            connection.send(reports_in(call(connection.recv())))
     except EOFError:
         pass
     except Exception as error:

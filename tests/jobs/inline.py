@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from closelook.jobs.cluster.executor import executed_by
+from closelook.jobs.cluster.reports import reports_in
 from closelook.jobs.cluster.slots import Slots
 
 HOLD = "CLOSELOOK_TEST_HOLD"
@@ -40,14 +41,11 @@ class Inline:
     def streaming(self, works, on_gpu):
         yield self.stream
 
-    def _stream(self, config, stage, work, share, workers):
-        if work.reader is None:
-            yield from work.worker(*work.arguments).to_pylist()
-            return
+    def _stream(self, config, stage, work, share):
         worker = work.worker(*work.arguments)
-        for index, table in enumerate(work.tables()):
+        for index, table in enumerate(work.reader()()):
             self.before_unit(index)
-            yield from worker(table).to_pylist()
+            yield from reports_in(worker(table))
 
 
 class Unused(Inline):

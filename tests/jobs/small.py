@@ -103,8 +103,9 @@ def prepared(config: RunConfig, rows: list[dict]) -> Store:
         key = tokenizer_key(load_tokenizer(model))
         for task in config.tasks:
             table = pa.Table.from_pylist(rows, schema=VIEW)
-            store.write_shard(f"{views_of(key, task).folder}/part-0.parquet", table, VIEW)
-            store.write_manifest(f"views.{key}.{task}", {"state": "complete"})
+            views = views_of(key, task)
+            store.write_shard(f"{views.folder}/part-0.parquet", table, VIEW)
+            Ledger(store).commit(views, {"shards": ["part-0.parquet"], "rows": len(rows)})
     return store
 
 

@@ -74,6 +74,6 @@ assert "report: 1 computed" in printed, printed
 assert "attribute: 0 computed" in say("run", "--config", "mine.yaml", "--set", "report.resamples=50", program=RUN)
 page = Path("runs/mine/report/faithfulness.html").read_text()
 assert "Sufficiency" in page
-assert "set <code>perturb</code>" not in page, "a report asks for nothing that it was given"
+assert "Set <code>perturb</code>" not in page, "a report asks for nothing that it was given"
 run = closelook.load("runs/mine")
 assert set(run.relevance(method="attnlrp")["id"]) == {"R0", "R1", "R2", "R3"}

@@ -10,10 +10,9 @@ without a reason.
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.recompute import (
@@ -32,9 +31,10 @@ from tests.recompute import (
     tables_sources,
     tables_ways,
 )
-from tests.recompute.expected import FIGURE, TABLE, UNWRITTEN, Compared, Expected, Left, compare
+from tests.recompute.expected import NUMBERS, UNWRITTEN, Compared, Expected, Left, compare
 from tests.recompute.facts import Facts
-from tests.recompute.stored import Root, read_csv
+from tests.recompute.figures import FIGURES
+from tests.recompute.stored import Root
 
 Check = Callable[[Facts, Mapping[str, str]], Expected | Left | None]
 TABLES: dict[str, Check] = {
@@ -56,16 +56,14 @@ SHOWN = 20
 def recompute(path: Path, only: str | None = None) -> dict[str, Compared]:
     """The comparison of every table, figure and product of the root at `path`, by name."""
     facts = Facts(Root(path))
-    results = {}
-    for folder, columns, check_of in (("tables", TABLE, TABLES.get), ("figures", FIGURE, figures.check_of)):
-        for file in sorted((path / "report" / folder).glob("*.csv")):
-            name = f"{folder}/{file.stem}"
-            if only and not name.startswith(only):
-                continue
-            results[name] = result = Compared()
-            check = check_of(file.stem)
-            for row in rows_of(file, folder):
-                compare(f"{name}: {row['id']}", row, columns, check(facts, row) if check else None, result)
+    results: dict[str, Compared] = {}
+    for row in facts.root.report:
+        name = row["table"]
+        if only and not name.startswith(only):
+            continue
+        result = results.setdefault(name, Compared())
+        check = figures.check_of(name) if name.startswith(FIGURES) else TABLES.get(name)
+        compare(row["id"], row, NUMBERS, check(facts, row) if check else None, result)
     others = {f"stored/{name}": check for name, check in products.PRODUCTS.items()}
     others |= {f"pages/{name}": check for name, check in pages.PAGES.items()}
     for name, check in others.items():
@@ -76,23 +74,10 @@ def recompute(path: Path, only: str | None = None) -> dict[str, Compared]:
     return results
 
 
-def rows_of(file: Path, folder: str) -> Iterator[Mapping[str, str]]:
-    """Rows of a table; points of a figure, as panel, line, x, y, low and high, and how many its panel has before."""
-    if folder == "tables":
-        yield from read_csv(file)
-        return
-    before: Counter[str] = Counter()
-    with file.open(encoding="utf-8", newline="") as lines:
-        for row in list(csv.reader(lines))[1:]:
-            point = dict(zip(("panel", "line", "x", "y", "low", "high"), row, strict=True))
-            yield {"figure": file.stem, "id": "/".join(row[:3]), "before": str(before[row[0]])} | point
-            before[row[0]] += 1
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root", type=Path)
-    parser.add_argument("--only", help="names of tables and figures that begin so, as tables/table1")
+    parser.add_argument("--only", help="names of tables and figures that begin so, as table1 or figures/shares")
     parser.add_argument("--all", action="store_true", help="a line for every difference")
     asked = parser.parse_args(arguments)
     results = recompute(asked.root, asked.only)

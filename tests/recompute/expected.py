@@ -11,9 +11,8 @@ import numpy as np
 
 from tests.recompute.statistics import Interval, Range, smallest_difference
 
-#: Columns of a table, and of a figure's points, that hold numbers.
-TABLE = ("value", "n", "low", "high", "p", "reference", "difference")
-FIGURE = ("x", "y", "low", "high")
+#: Columns of the report's frame that hold numbers; `x` is that of points of figures.
+NUMBERS = ("x", "value", "n", "low", "high", "p", "reference")
 UNWRITTEN = "no recomputation is written"
 
 

@@ -24,7 +24,8 @@ from tests.recompute.statistics import Interval, Range
 from tests.recompute.tables_faithfulness import INVERTED, CurveKey
 from tests.recompute.tables_shares import MEASURES
 
-Point = Mapping[str, str]  # figure, panel, line, x, y, low, high
+FIGURES = "figures/"  # before the names of figures in the frame
+Point = Mapping[str, str]  # table, panel, line, x, value, low, high
 SHOWN = {"most relevant first": "morf", "least relevant first": "lerf", "difference": "delta"}
 MAIN = "relu_token"  # pooling of the figure that has one
 FEW = 3  # samples whose correlation has no interval
@@ -32,7 +33,7 @@ GRID = 40  # steps of a figure of curves
 
 
 def point(x: float, y: float, interval: Interval = None, scale: float = 1.0) -> Expected:
-    numbers = {"x": Range.exact(x), "y": Range.exact(y)}
+    numbers = {"x": Range.exact(x), "value": Range.exact(y)}
     if interval is not None:
         numbers["low"], numbers["high"] = interval
     return Expected(numbers, scale=scale)
@@ -42,7 +43,7 @@ def from_table(expected: Expected | None, x: float) -> Expected | None:
     """A number of a table as a point at `x`."""
     if expected is None or "value" not in expected.numbers:
         return None
-    numbers = {"x": Range.exact(x), "y": expected.numbers["value"]}
+    numbers = {"x": Range.exact(x), "value": expected.numbers["value"]}
     numbers |= {end: expected.numbers[end] for end in ("low", "high") if end in expected.numbers}
     return Expected(numbers, scale=expected.scale)
 
@@ -63,7 +64,7 @@ def on_grid(facts: Facts, curve_key: CurveKey, method: str) -> dict[str, np.ndar
 
 def faithfulness(facts: Facts, at: Point) -> Expected | None:
     """The mean logit where a share of tokens is gone; `faithfulness_TASK_WAY`."""
-    figure = at["figure"].removeprefix("faithfulness_")
+    figure = at["table"].removeprefix(FIGURES + "faithfulness_")
     contrast = figure.endswith("_contrast")
     task, way = figure.removesuffix("_contrast").rsplit("_", 1)
     way += "_contrast" * contrast
@@ -82,7 +83,7 @@ def faithfulness(facts: Facts, at: Point) -> Expected | None:
 
 def shares(facts: Facts, at: Point) -> Expected | None:
     """A measure where a share of the top tokens is gone; `shares_TASK_WAY_KIND`."""
-    task, way, _ = at["figure"].removeprefix("shares_").rsplit("_", 2)
+    task, way, _ = at["table"].removeprefix(FIGURES + "shares_").rsplit("_", 2)
     model, measure = at["panel"].rsplit(" · ", 1)
     if measure not in MEASURES:
         return None
@@ -109,7 +110,7 @@ def shares(facts: Facts, at: Point) -> Expected | None:
 
 def pruning(facts: Facts, at: Point) -> Expected | None:
     """Accuracy in percent with so many heads removed; `pruning_TASK_ORDER`, of random orders mean and range."""
-    name = at["figure"].removeprefix("pruning_").removesuffix("_main")
+    name = at["table"].removeprefix(FIGURES + "pruning_").removesuffix("_main")
     task, order = name.rsplit("_", 2)[0], "_".join(name.rsplit("_", 2)[1:])
     model, _, pooling = at["panel"].partition(" · ")
     poolings = tables_removal.POOLINGS
@@ -121,43 +122,6 @@ def pruning(facts: Facts, at: Point) -> Expected | None:
         values.append(100 * run["accuracy"].iloc[step])
     ends = (Range.exact(min(values)), Range.exact(max(values))) if len(values) > 1 else None
     return point(float(at["x"]), float(np.mean(values)), ends, scale=100)
-
-
-def knockouts(facts: Facts, at: Point) -> Expected | None:
-    task, model = at["panel"].split(" · ")
-    count = str(round(float(at["x"])))
-    row = {"model": model, "task": task, "ranking": at["line"], "label": count}
-    return from_table(tables_removal.knockouts(facts, row), float(count))
-
-
-def boundaries(facts: Facts, at: Point) -> Expected | None:
-    task, model = at["panel"].split(" · ")
-    step = round(float(at["x"]))
-    return point(
-        step, float(tables_costs.boundaries_of(facts, model, task, NAMES[at["line"]])["boundaries"][step]), scale=10
-    )
-
-
-def extremes(facts: Facts, at: Point) -> Expected | None:
-    """The maximum of a table of extremes; lines stand below each other."""
-    task, model, dtype, group = at["panel"].split(" · ")
-    row = {"task": task, "model": f"{model}, {dtype}", "method": at["line"], "group": group, "label": "maximum"}
-    expected = tables_removal.extremes(facts, row)
-    return None if expected is None else point(expected.numbers["value"].value, -float(at["before"]))
-
-
-def evidence_faithfulness(facts: Facts, at: Point) -> Expected | None:
-    """PG and ΔA of a method; the panel's title has their rank correlation."""
-    setting, task = at["panel"].split(" · ")[:2]
-    alone = setting.removesuffix(tables_faithfulness.OF_CONTRAST)
-    model = alone.split(", ")[0]
-    curve_keys = {key[:3] for key in tables_faithfulness.curves(facts) if key[:2] == (model, task)}
-    curve_keys = {key for key in curve_keys if key[2].endswith("_contrast") == (setting != alone)}
-    if alone != model:  # of several ways the panel names its own
-        curve_keys &= {tables_faithfulness.curve_key_of(setting, task)}
-    [curve_key] = curve_keys
-    means = tables_faithfulness.both(facts, curve_key, NAMES[at["line"]])
-    return point(float(means["PG"].mean()), float(means["ΔA"].mean()), scale=100)
 
 
 def runtime(facts: Facts, at: Point) -> Expected | None:
@@ -174,15 +138,22 @@ def passes(facts: Facts, at: Point) -> pd.DataFrame:
     rows = tables_costs.runtime_rows(facts)
     model, dtype = at["panel"].split(" · ")
     rows = rows[(rows["model"] == model) & (rows["dtype"] == dtype) & (rows["stage"] == "method")]
-    return rows[(rows["method"] == at["line"]) & (rows["tokens"] == round(float(at["x"])))]
+    method = NAMES.get(at["line"], at["line"])
+    return rows[(rows["method"] == method) & (rows["tokens"] == round(float(at["x"])))]
+
+
+CHECKS = {
+    "faithfulness": faithfulness,
+    "shares": shares,
+    "pruning": pruning,
+    "controls": tables_controls.by_depth,
+    "runtime": runtime,
+    "memory": memory,
+    "agreement_tree": tables_agreement.branch,
+    "sources_error": tables_sources.error,
+}
 
 
 def check_of(figure: str) -> Callable[[Facts, Point], Expected | None] | None:
     """The check of a figure, by the beginning of its name."""
-    begins = ("evidence_faithfulness", "faithfulness", "shares", "pruning", "knockouts", "boundaries", "extremes")
-    checks = (evidence_faithfulness, faithfulness, shares, pruning, knockouts, boundaries, extremes)
-    begins, checks = (*begins, "controls", "runtime", "memory"), (*checks, tables_controls.by_depth, runtime, memory)
-    begins, checks = (*begins, "agreement_tree"), (*checks, tables_agreement.branch)
-    begins, checks = (*begins, "sources_error"), (*checks, tables_sources.error)
-    known = dict(zip(begins, checks, strict=True))
-    return next((check for begin, check in known.items() if figure.startswith(begin)), None)
+    return next((check for begin, check in CHECKS.items() if figure.startswith(FIGURES + begin)), None)

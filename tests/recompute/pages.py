@@ -1,12 +1,11 @@
-"""Numbers that stand in pages alone: cells of tables as they are printed, and records of samples and neurons."""
+"""Numbers that stand in pages alone: records of samples and neurons."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +14,17 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from closelook.evaluation import schema
-from tests.recompute import tables_scores
 from tests.recompute.expected import Expected
 from tests.recompute.facts import NAMES, Facts, Setting
 from tests.recompute.products import Checked, text
 from tests.recompute.statistics import Range
-from tests.recompute.stored import CELL, read_csv
+from tests.recompute.stored import CELL
 
 LEAF = re.compile(r'<script type="application/json" id="leaf">(.*?)</script>', re.S)
 FIRST = re.compile(r'<script type="application/json"[^>]*>(\{"starts".*?)</script>', re.S)
 PLACES = re.compile(r'"places":(\[.*?\])')
-DOT = re.compile(
-    r'<i class="bar" style="left:([\d.e-]+)%;width:([\d.e-]+)%[^>]*></i><b [^>]*title="([^",]*), [^"]*: ([\d.]+) %"'
-)
-NUMBER = re.compile(r"[+−-]?\d[\d,]*\.?\d*")
 DIGITS = 6e-4  # records have four digits
 ZERO = 1e-6
-STARS = (0.05, 0.01)
 
 
 def digits(value: float) -> Range:
@@ -43,65 +36,6 @@ def or_zero(value: float) -> Range:
     """A number with four digits, which is written as 0 where it is rounding."""
     near = digits(value)
     return near if abs(value) > ZERO else Range(value, min(near.least, 0.0), max(near.most, 0.0))
-
-
-def printed(words: str) -> list[tuple[float, float]]:
-    """Numbers of a text, each with half of its last digit."""
-    numbers = []
-    for word in NUMBER.findall(words):
-        plain = word.replace("−", "-").replace(",", "")
-        numbers.append((float(plain), 0.5000001 * 10.0 ** -len(plain.partition(".")[2])))
-    return numbers
-
-
-def cells(facts: Facts) -> Checked:
-    """Every cell of a table in a page, against the number of its place in the table's CSV file."""
-    report = facts.root.path / "report"
-    for page in sorted(report.glob("*.html")):
-        for name, body in re.findall(
-            r'<table id="([\w-]+)"[^>]*>(.*?)</table>', page.read_text(encoding="utf-8"), re.S
-        ):
-            file = report / "tables" / f"{name}.csv"
-            if not file.exists() or not read_csv(file):
-                continue
-            shown = re.findall(r"<td([^>]*)>(.*?)</td>", body.partition("<tbody>")[2], re.S)
-            numbers = read_csv(file)
-            if len(shown) != len(numbers):
-                yield (
-                    {"id": f"{page.stem}/{name}", "cells": str(len(shown))},
-                    ("cells",),
-                    Expected({"cells": Range.exact(len(numbers))}),
-                )
-                continue
-            for (attributes, words), row in zip(shown, numbers, strict=True):
-                yield _cell(page.stem, attributes, words, row)
-
-
-def _cell(
-    page: str, attributes: str, words: str, row: Mapping[str, str]
-) -> tuple[Mapping[str, str], tuple[str, ...], Expected | None]:
-    """A cell's value as kept and as printed, and the ends of the interval in its title."""
-    line, expected = {"id": f"{page}/{row['id']}"}, {}
-    kept = re.search(r'data-value="([^"]*)"', attributes)
-    if row["state"] != "done" or not row["value"]:
-        if kept:
-            line["value"], expected["value"] = kept[1], Range.exact(float("nan"))
-        return line, ("value",), Expected(expected)
-    value = float(row["value"])
-    if kept:
-        line["value"], expected["value"] = kept[1], Range.exact(value)
-    body = printed(unescape(re.sub(r"<sup>.*?</sup>|<[^>]+>", " ", words)))
-    if body:
-        line["printed"], expected["printed"] = str(body[0][0]), Range(value, value - body[0][1], value + body[0][1])
-    if row["p"]:
-        stars = sum(float(row["p"]) < level for level in STARS)
-        line["stars"], expected["stars"] = str(words.count("*")), Range.exact(stars)
-    title = re.search(r"interval ([+−\d.,]+) to ([+−\d.,]+)", words)
-    for at, end in enumerate(("low", "high"), start=1):
-        if title and row[end]:
-            (number, half), stored = printed(title[at].rstrip(","))[0], float(row[end])
-            line[end], expected[end] = str(number), Range(stored, stored - half, stored + half)
-    return line, ("value", "printed", "low", "high", "stars"), Expected(expected)
 
 
 def records(page: Path) -> Iterator[dict[str, Any]]:
@@ -246,30 +180,4 @@ def neurons(facts: Facts) -> Checked:
         yield line, tuple(expected), Expected(expected)
 
 
-def dots(facts: Facts) -> Checked:
-    """The dots of the overview: PG of each model and method of a task, with the ends of its interval."""
-    page = facts.root.path / "report" / "index.html"
-    overview = page.read_text(encoding="utf-8") if page.exists() else ""
-    for task, figure in re.findall(
-        r'<figure class="dots".*?<figcaption>([^<]*)</figcaption>(.*?)</figure>', overview, re.S
-    ):
-        for name, track in re.findall(r'<span class="name">(.*?)</span><span class="track">(.*?)</span>', figure, re.S):
-            for left, width, model, value in DOT.findall(track):
-                row = {"task": task, "model": unescape(model), "method": unescape(name), "group": "PG", "label": "%"}
-                expected = tables_scores.table1_random(facts, row)
-                line = {
-                    "id": f"{task}/{model}/{name}",
-                    "value": value,
-                    "low": left,
-                    "high": str(float(left) + float(width)),
-                }
-                if expected is None or "value" not in expected.numbers:
-                    yield line, ("value", "low", "high"), expected
-                    continue
-                mean = expected.numbers["value"].value
-                numbers = dict(expected.numbers) | {"value": Range(mean, mean - 0.0500001, mean + 0.0500001)}
-                numbers.pop("n")
-                yield line, ("value", "low", "high"), Expected(numbers, scale=100)
-
-
-PAGES = {"dots": dots, "cells": cells, "samples": samples, "neurons": neurons}
+PAGES = {"samples": samples, "neurons": neurons}

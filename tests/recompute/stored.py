@@ -16,6 +16,8 @@ import yaml
 from closelook.evaluation import schema
 
 CELL = ["model", "task", "dtype", "method"]
+#: Columns of the report's frame that every row has, possibly empty.
+ALWAYS = ("group", "label", "side", "task", "model", "panel", "line")
 OF_A_CORPUS = ("contexts", "activations", "heatmaps")
 SCHEMAS = {
     "scores": schema.SCORES,
@@ -125,13 +127,21 @@ class Root:
     def relevance(self) -> pd.DataFrame:
         return self.frame("relevance")
 
+    @cached_property
+    def report(self) -> list[dict[str, str]]:
+        """The rows of the report's frame, each with the labels that it has."""
+        with (self.path / "report" / "numbers.csv").open(encoding="utf-8", newline="") as lines:
+            return [
+                {name: value for name, value in row.items() if value or name in ALWAYS} for row in csv.DictReader(lines)
+            ]
+
     def numbers(self, table: str) -> list[dict[str, str]]:
         """The numbers of a table of the report, each with its id."""
-        return read_csv(self.path / "report" / "tables" / f"{table}.csv")
+        return [row for row in self.report if row["table"] == table]
 
 
 def _artifact(record: dict[str, Any]) -> dict[str, Any]:
-    return record.get("artifact") or record["cell"]
+    return record["artifact"]
 
 
 def _frame(table: pa.Table) -> pd.DataFrame:
@@ -140,8 +150,3 @@ def _frame(table: pa.Table) -> pd.DataFrame:
 
 def _rows(file: Path) -> list[dict[str, Any]]:
     return pq.ParquetFile(file).read().to_pylist()
-
-
-def read_csv(file: Path) -> list[dict[str, str]]:
-    with file.open(encoding="utf-8", newline="") as lines:
-        return list(csv.DictReader(lines))

@@ -71,9 +71,9 @@ def tree(facts: Facts, model: str, task: str) -> np.ndarray:
 def branch(facts: Facts, at: Mapping[str, str]) -> Expected:
     """The corner that lies nearest."""
     corners = tree(facts, *at["panel"].split(" · "))
-    point = np.array([float(at["x"]), float(at["y"])])
+    point = np.array([float(at["x"]), float(at["value"])])
     x, y = corners[np.abs(corners - point).sum(axis=1).argmin()]
-    return Expected({"x": Range.exact(x), "y": Range.exact(y)})
+    return Expected({"x": Range.exact(x), "value": Range.exact(y)})
 
 
 TABLES = {"agreement": agreement}

@@ -84,7 +84,7 @@ def by_depth(facts: Facts, at: Mapping[str, str]) -> Expected | None:
     rows = rows_of(facts, model, task, NAMES[at["line"]])
     steps = sorted(rows["step"].unique())
     expected = mean(rows.loc[rows["step"] == steps[round(float(at["x"]))], "signed"])
-    numbers = {"x": statistics.Range.exact(float(at["x"])), "y": expected.numbers["value"]}
+    numbers = {"x": statistics.Range.exact(float(at["x"])), "value": expected.numbers["value"]}
     return Expected(numbers | {end: expected.numbers[end] for end in ("low", "high")})
 
 

@@ -153,7 +153,7 @@ def error(facts: Facts, point: Row) -> Expected | None:
     ]
     kept = values(facts, cell, variant, "lds_l")
     kept = kept[kept.index.intersection(common(facts, cell))].to_numpy()
-    numbers = {"x": Range.exact(x), "y": Range.exact(1 - kept.mean())}
+    numbers = {"x": Range.exact(x), "value": Range.exact(1 - kept.mean())}
     interval = facts.interval(kept, (-1.0, 1.0))
     if interval is not None:
         low, high = interval

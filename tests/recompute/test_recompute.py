@@ -75,14 +75,14 @@ def changed(file: Path, column: str, of: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("product", "column", "where"),
     [
-        ("relevance/model=gpt2/task=sva/dtype=float32/method=lrp", "relevance", "tables/table1_random"),
-        ("curves/model=gpt2/task=sva/dtype=float32/method=lrp", "logit", "tables/faithfulness"),
-        ("curves/model=bert-sentiment/task=sentiment/dtype=float32/method=lrp", "probability", "tables/shares"),
-        ("pruning/model=gpt2/task=sva/dtype=float32", "areas", "tables/pruning_area"),
-        ("knockouts/model=gpt2/task=sva/dtype=float32/method=lrp", "explained", "tables/knockouts"),
-        ("layers/model=bert/task=sva/dtype=float32/method=alti", "relevance", "tables/layers"),
-        ("neurons/model=gpt2/task=sva/dtype=float32/method=lrp", "boundaries", "tables/boundaries"),
-        ("runtime/model=gpt2/task=sva/dtype=float32", "wall_s", "tables/runtime"),
+        ("relevance/model=gpt2/task=sva/dtype=float32/method=lrp", "relevance", "table1_random"),
+        ("curves/model=gpt2/task=sva/dtype=float32/method=lrp", "logit", "faithfulness"),
+        ("curves/model=bert-sentiment/task=sentiment/dtype=float32/method=lrp", "probability", "shares"),
+        ("pruning/model=gpt2/task=sva/dtype=float32", "areas", "pruning_area"),
+        ("knockouts/model=gpt2/task=sva/dtype=float32/method=lrp", "explained", "knockouts"),
+        ("layers/model=bert/task=sva/dtype=float32/method=alti", "relevance", "layers"),
+        ("neurons/model=gpt2/task=sva/dtype=float32/method=lrp", "boundaries", "boundaries"),
+        ("runtime/model=gpt2/task=sva/dtype=float32", "wall_s", "runtime"),
     ],
 )
 def test_one_changed_number_that_is_stored_ends_with_1(
@@ -102,14 +102,14 @@ def test_one_changed_number_that_is_stored_ends_with_1(
 def test_one_changed_number_of_the_report_ends_with_1(root: Path, tmp_path: Path, capsys) -> None:
     copy = tmp_path / "root"
     shutil.copytree(root, copy)
-    assert main([str(copy), "--only", "tables/table2"]) == 0
-    table = copy / "report" / "tables" / "table2.csv"
+    assert main([str(copy), "--only", "table2"]) == 0
+    table = copy / "report" / "numbers.csv"
     frame = pd.read_csv(table, dtype=str, keep_default_na=False)
-    at = frame.index[frame["state"] == "done"][0]
+    at = frame.index[(frame["table"] == "table2") & (frame["state"] == "done")][0]
     frame.loc[at, "value"] = str(float(frame.loc[at, "value"]) + 0.1)
     frame.to_csv(table, index=False)
     capsys.readouterr()
-    assert main([str(copy), "--only", "tables/table2"]) == 1
+    assert main([str(copy), "--only", "table2"]) == 1
     assert frame.loc[at, "id"] in capsys.readouterr().out
 
 

@@ -13,7 +13,7 @@ from closelook.jobs.stages.run import run
 from closelook.jobs.store import Store
 from tests.jobs.inline import without_ray
 from tests.recompute.__main__ import main, recompute
-from tests.recompute.stored import read_csv
+from tests.recompute.stored import Root
 from tests.recompute.test_recompute import changed
 
 pytestmark = pytest.mark.nightly  # minutes, of what tests/recompute/test_recompute.py does for one way
@@ -39,9 +39,9 @@ def root(tmp_path_factory) -> Path:
 def test_every_number_of_several_ways_is_that_of_an_independent_recomputation(root: Path) -> None:
     results = recompute(root)
     assert [line for compared in results.values() for line in compared.differences] == []
-    for name in ("tables/faithfulness_ways", "tables/shares", "figures/faithfulness_sva_resample"):
+    for name in ("faithfulness_ways", "shares", "figures/faithfulness_sva_resample"):
         assert results[name].recomputed > 30 > results[name].left, name
-    rows = list(read_csv(root / "report" / "tables" / "faithfulness_ways.csv"))
+    rows = Root(root).numbers("faithfulness_ways")
     ways = {"zeroed, deleted", "zeroed, resampled", "deleted, resampled"}
     assert {(row["model"], row["ways"]) for row in rows} == {
         (model, both) for model in ("gpt2", "gpt2, target − foil") for both in ways
@@ -53,7 +53,7 @@ def test_every_number_of_several_ways_is_that_of_an_independent_recomputation(ro
 def test_one_changed_curve_of_one_way_is_noticed_in_the_table_of_ways(root: Path, tmp_path: Path, capsys) -> None:
     copy = tmp_path / "root"
     shutil.copytree(root, copy)
-    table = "tables/faithfulness_ways"
+    table = "faithfulness_ways"
     assert main([str(copy), "--only", table]) == 0
     folder = copy / "curves/model=gpt2/task=sva/dtype=float32/method=gradient_l2"
     of = {"perturbation": "resample", "order": "lerf", "explanation": "target"}

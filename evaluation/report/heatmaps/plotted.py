@@ -23,14 +23,16 @@ from matplotlib.ft2font import FT2Font
 from matplotlib.patches import Rectangle
 from PIL import Image
 
-from closelook.evaluation.report.heatmaps.one_sample import letters_of, line_starts, visible
+from closelook.evaluation.report.heatmaps.layout import letters_of, line_starts, visible
 from closelook.evaluation.report.heatmaps.tokens import Entry, EntryLine, colour, ground, in_digits, values_of
+from closelook.evaluation.report.page import Figure as ReportFigure
 
 _SIZE, _LETTER, _LINE = 9, 0.602 * 9 / 72, 0.24  # points; inches of a letter of the font, and of a line
 _TOKENS, _TITLES = "DejaVu Sans Mono", "DejaVu Sans"  # the fonts of tokens, and of all else
 _SHOWN = 12  # most characters without a font that a warning names
 _WIDTH, _LABEL = 7.0, 1.5  # inches, of all and of a method's name
 _CELL, _NUMBERED = 0.44, 16  # inches of a matrix's cell, and columns up to which cells have numbers
+_PIXELS = 96  # of a page, to an inch
 _STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "closelook", "pdf.fonttype": 42}
 _WITHOUT_DATES = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
 
@@ -92,6 +94,25 @@ def _letters_in(path: str) -> frozenset[int]:
         return frozenset()
 
 
+_LEGEND = (
+    " Orange is relevance towards the explained logit, blue is relevance against it, as a share of the method's "
+    "largest relevance; if all tokens have one sign, the smallest relevance is white. Evidence is underlined, or "
+    "outlined in images; special tokens are dim."
+)
+
+
+def sample_figure(entry: Entry, name: str, title: str, caption: str) -> ReportFigure:
+    """The report's figure of an entry: its tokens, or its picture, by every method."""
+    drawn = plotted([entry], title)
+    files = {}
+    for form in ("svg", "pdf"):
+        out = io.BytesIO()
+        _write(drawn, out, form)
+        files[form] = out.getvalue()
+    width = round(_PIXELS * drawn.get_figwidth())
+    return ReportFigure(name, title, caption + _LEGEND, files["svg"].decode(), width, pdf=files["pdf"])
+
+
 def saved(figure: Plot, path: Path) -> None:
     """Writes the figure in the format of the path's suffix: .pdf, .svg or .png. Raises OSError.
 
@@ -131,11 +152,20 @@ def _figure(width: float, height: float) -> tuple[Plot, Axes]:
     return figure, axes
 
 
+class _Token(NamedTuple):
+    """A token of a strip."""
+
+    text: str
+    behind: str | None  # the colour behind it
+    dim: bool = False
+    underlined: bool = False
+
+
 class _Strip(NamedTuple):
     """The tokens of a method, possibly over several lines; without tokens, a heading of the strips below it."""
 
     label: str
-    tokens: list[tuple[str, str | None, bool]]  # (token, colour behind it or None, True if it is dim)
+    tokens: list[_Token]
     starts: list[tuple[int, int]]  # (line, letter) at which each token begins
     lines: int  # number of lines
 
@@ -143,7 +173,7 @@ class _Strip(NamedTuple):
     def end(self) -> int:
         """The number of letters of the longest line."""
         pairs = zip(self.tokens, self.starts, strict=True)
-        return max((start + letters_of(visible(token)) for (token, *_), (_, start) in pairs), default=0)
+        return max((start + letters_of(visible(token.text)) for token, (_, start) in pairs), default=0)
 
 
 def _rows(entries: Sequence[Entry], title: str, font: Mapping[str, Any]) -> Plot:
@@ -154,7 +184,7 @@ def _rows(entries: Sequence[Entry], title: str, font: Mapping[str, Any]) -> Plot
             strips.append(_Strip(entry["target"], [], [], 1))
         for row in entry["rows"]:
             tokens = list(_cells(entry, row))
-            strips.append(_Strip(row["label"], tokens, *line_starts([token for token, *_ in tokens], across)))
+            strips.append(_Strip(row["label"], tokens, *line_starts([token.text for token in tokens], across)))
     height = _LINE * (1.5 + sum(strip.lines + 0.5 for strip in strips))
     width = max(_LABEL + max(strip.end for strip in strips) * _LETTER, len(title) * 0.09)
     figure, axes = _figure(width, height)
@@ -170,22 +200,25 @@ def _rows(entries: Sequence[Entry], title: str, font: Mapping[str, Any]) -> Plot
 
 def _draw_strip(axes: Axes, strip: _Strip, top: float, font: Mapping[str, Any]) -> None:
     """Draws the tokens of a strip, whose upper edge is at `top` inches, on coloured boxes."""
-    for (token, behind, dim), (line, letter) in zip(strip.tokens, strip.starts, strict=True):
-        x, y, word = _LABEL + letter * _LETTER, top + line * _LINE, visible(token)
-        if behind:
-            box = Rectangle((x, y + 0.02), letters_of(word) * _LETTER, _LINE * 0.84, color=behind, lw=0)
-            axes.add_patch(box)
-        axes.text(x, y + _LINE * 0.7, word, color="#8a8577" if dim else "#1d2327", parse_math=False, **font)
+    for token, (line, letter) in zip(strip.tokens, strip.starts, strict=True):
+        x, y, word = _LABEL + letter * _LETTER, top + line * _LINE, visible(token.text)
+        width, ink = letters_of(word) * _LETTER, "#8a8577" if token.dim else "#1d2327"
+        if token.behind:
+            axes.add_patch(Rectangle((x, y + 0.02), width, _LINE * 0.84, color=token.behind, lw=0))
+        if token.underlined:
+            axes.plot([x, x + width], [y + _LINE * 0.86] * 2, color=ink, lw=1.2)
+        axes.text(x, y + _LINE * 0.7, word, color=ink, parse_math=False, **font)
 
 
-def _cells(entry: Entry, row: EntryLine) -> Iterator[tuple[str, str | None, bool]]:
-    """(token, colour behind it, True if it is special) of a line's tokens; a bar precedes those of the decoder."""
-    for token, value, special in zip(entry["tokens"], row["values"], map(bool, entry["special"]), strict=True):
-        yield token, ground(value, row, special), special
+def _cells(entry: Entry, row: EntryLine) -> Iterator[_Token]:
+    """The tokens of a line, underlined if they are evidence; a bar precedes those of the decoder."""
+    marks = zip(entry["tokens"], row["values"], entry["special"], entry["evidence"], strict=True)
+    for token, value, special, evidence in marks:
+        yield _Token(token, ground(value, row, bool(special)), bool(special), bool(evidence))
     if "decoder" in row:
-        yield " |", None, True
+        yield _Token(" |", None, dim=True)
         for token, value in zip(entry["decoder"], row["decoder"], strict=True):
-            yield token, ground(value, row), False
+            yield _Token(token, ground(value, row))
 
 
 def _matrices(entries: Sequence[Entry], title: str, font: Mapping[str, Any]) -> Plot:
@@ -238,13 +271,24 @@ def _draw_matrix(
 
 def _pictures(entry: Entry, title: str) -> Plot:
     """The picture that the model saw, followed by its relevance under each method."""
-    shown = [("", entry["image"]["source"]), *((row["label"], row["overlay"]) for row in entry["rows"])]
-    figure = Plot(figsize=(2.2 * len(shown), 2.7))
+    pictures = [("", entry["image"]["source"]), *((row["label"], row["overlay"]) for row in entry["rows"])]
+    figure = Plot(figsize=(2.2 * len(pictures), 2.7))
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=_SIZE + 1, x=0.02, ha="left")
-    for axes, (label, uri) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+    for axes, (label, uri) in zip(figure.subplots(1, len(pictures), squeeze=False)[0], pictures, strict=True):
         data = b64decode(uri.partition(",")[2])
-        axes.imshow(np.asarray(Image.open(io.BytesIO(data)).convert("RGBA")), interpolation="nearest")
+        shown = np.asarray(Image.open(io.BytesIO(data)).convert("RGBA"))
+        axes.imshow(shown, interpolation="nearest")
         axes.set_title(label, fontsize=_SIZE)
         axes.set_axis_off()
+        _outline_evidence(axes, entry, *shown.shape[:2])
     return figure
+
+
+def _outline_evidence(axes: Axes, entry: Entry, height: int, width: int) -> None:
+    """Draw a dashed box around each patch of evidence, in a picture of `height` and `width` pixels."""
+    rows, columns = entry["image"]["grid"]
+    tall, wide = height / rows, width / columns
+    for patch in np.flatnonzero(entry["evidence"][1:]):  # the first token is the class token
+        corner = (wide * (patch % columns) - 0.5, tall * (patch // columns) - 0.5)
+        axes.add_patch(Rectangle(corner, wide, tall, fill=False, ls="--", lw=0.8, ec="#1d2327"))

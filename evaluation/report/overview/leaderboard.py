@@ -1,12 +1,13 @@
 """The boards of the first screen: for each model and task, the methods in groups that tests tell apart.
 
-What the boards leave out, of methods and numbers, is listed with places and reasons.
+What the boards leave out is listed with the reasons.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,6 @@ from closelook.evaluation.report.overview.standings import (
 )
 from closelook.evaluation.report.results import CellKey, Methods, Results
 from closelook.evaluation.report.table import (
-    DONE,
-    UNDEFINED,
     UNDEFINED_CELL,
     Cell,
     Column,
@@ -36,7 +35,6 @@ from closelook.evaluation.report.table import (
 )
 from closelook.evaluation.scoring.faithfulness.scores import MEASURES
 from closelook.evaluation.scoring.metrics import METRICS, lead
-from closelook.evaluation.scoring.samples import NEAR_NOISE, NOISE
 from closelook.evaluation.scoring.statistics import Comparison
 
 FAITHFUL = (
@@ -59,7 +57,6 @@ def boards(results: Results, other_numbers: OtherNumbers) -> list[Board]:
 def _board(results: Results, compared: Comparison, other_numbers: OtherNumbers, model: str, task: str) -> Board:
     """The board of a model and task, from the comparison of its methods."""
     faithful = other_numbers.faithfulness.get((model, task))
-    unbeaten = () if faithful is None else faithful.groups(DELTA)[0]
     standings = []
     for rank, group in enumerate(compared.groups(lead(), METRICS[lead()].higher_is_better), start=1):
         for method in group:
@@ -70,7 +67,6 @@ def _board(results: Results, compared: Comparison, other_numbers: OtherNumbers, 
                 rank,
                 evidence=compared_cell(compared, method, lead()),
                 faithfulness=compared_cell(faithful, method, DELTA),
-                is_unbeaten=method in unbeaten,
                 seconds=other_numbers.seconds.get(cell),
                 failed=other_numbers.verdicts.get(cell),
                 fails_on=_failed_on(other_numbers.verdicts, method),
@@ -96,7 +92,7 @@ def _dropped(results: Results, compared: Comparison, model: str, task: str) -> i
     return max(0, most - compared.n)
 
 
-def leaderboard(results: Results, other_numbers: OtherNumbers) -> Table:
+def leaderboard(shown: Sequence[Board]) -> Table:
     """All boards as one table, with a row for each method of a board."""
     metric, measure = METRICS[lead()], MEASURES[DELTA]
     columns = (
@@ -107,7 +103,7 @@ def leaderboard(results: Results, other_numbers: OtherNumbers) -> Table:
         Column("", "fails"),
     )
     frame: list[Entry] = []
-    for board in boards(results, other_numbers):
+    for board in shown:
         for standing in board.standings:
             labels = (board.model, standing.label)
             milliseconds = None if standing.seconds is None else 1000 * standing.seconds
@@ -125,6 +121,14 @@ def leaderboard(results: Results, other_numbers: OtherNumbers) -> Table:
         ("model", "method"),
         columns,
     ).filled(frame)
+
+
+def table_of(board: Board, ranking: Table) -> Table:
+    """The rows of a board, from the leaderboard with all of them."""
+    rows = [row for row in ranking.rows if (row.section, row.labels[0]) == (board.task, board.model)]
+    return replace(
+        ranking, name=f"board-{board.model}-{board.task}", title=f"{board.model} · {board.task}", rows=tuple(rows)
+    )
 
 
 def method_seconds(results: Results, rows: Iterable[Mapping[str, Any]]) -> Seconds:
@@ -182,80 +186,23 @@ def weak_points(results: Results, board: Board) -> Iterator[str]:
             yield f"{results.label(method)}: {results.methods[method].weak}"
 
 
-#: Reasons why a method is not on a board, in the order of the list.
-_UNDEFINED = "not defined for"
-_NOISE = {
-    NOISE: "relevance of whole embeddings, positions included, is rounding error on",
-    NEAR_NOISE: "relevance of whole embeddings, positions included, is so small that it may be rounding error on",
-}
-_UNFINISHED = "not complete on"
-_NOT_ASKED = "not in this run's config for"
-_ONLY = "this run's config has it only for"
-
-
-def left_out(results: Results, other_numbers: OtherNumbers, shown: Sequence[Board]) -> list[tuple[str, str]]:
-    """(subject, where and why it is left out) for tasks, methods, numbers and samples that `shown` boards lack.
-
-    `other_numbers` has what the first screen shows besides scores against evidence.
-    """
-    names = {(board.model, board.task): f"{board.model} · {board.task}" for board in shown}
+def left_out(results: Results, shown: Sequence[Board]) -> list[tuple[str, str]]:
+    """(subject, what it lacks, and why) for tasks without a board, and for methods and samples that a board lacks."""
     lines = []
     unmarked = f"no evidence is marked in its samples, so there is no {METRICS[lead()].label}; see Faithfulness"
     for task, record in results.tasks.items():
         if record.evidence is None:
             lines.append((f"Task {task}", unmarked))
-        elif task in other_numbers.uncompared:
-            lines.append((f"Task {task}", f"no methods are compared: {other_numbers.uncompared[task]}"))
-    for method in results.ordered_methods():
-        reasons = _absences(results, method, shown)
-        if reasons:
-            absent = "; ".join(f"{reason} {', '.join(boards)}" for reason, boards in reasons.items())
-            lines.append((results.label(method), absent))
-    if other_numbers.unfaithful:
-        lines.append((MEASURES[DELTA].label, _unmeasured(names, other_numbers.unfaithful)))
-    if other_numbers.unverified:
-        lines.append(("Controls", _unmeasured(names, other_numbers.unverified)))
+        elif task not in {board.task for board in shown}:
+            lines.append((f"Task {task}", "no methods are compared; Tables say what is missing"))
     for board in shown:
+        absent = []
+        for method in results.ordered_methods():
+            if method not in board.methods:
+                cell_key = CellKey(board.model, board.task, results.dtypes[board.model, board.task][0], method)
+                absent.append(f"{results.label(method)} ({results.noise(cell_key) or results.state(cell_key)})")
         if board.dropped:
-            name = names[board.model, board.task]
-            lines.append((name, f"{board.dropped} samples that some of the methods do not explain"))
+            absent.append(f"{board.dropped} samples that some of the methods do not explain")
+        if absent:
+            lines.append((f"{board.model} · {board.task}", ", ".join(absent)))
     return lines
-
-
-def _absences(results: Results, method: str, shown: Sequence[Board]) -> dict[str, list[str]]:
-    """The boards that a method is not on, by reason; for models that do not support the method, the models."""
-    reasons: dict[str, list[str]] = {reason: [] for reason in (_UNDEFINED, *_NOISE.values(), _UNFINISHED, _NOT_ASKED)}
-    for board in shown:
-        if method in board.methods:
-            continue
-        name = f"{board.model} · {board.task}"
-        cell_key = CellKey(board.model, board.task, results.dtypes[board.model, board.task][0], method)
-        state = results.state(cell_key)
-        if (board.model, method) in results.undefined:
-            reasons[_UNDEFINED].append(board.model)
-        elif state not in (DONE, UNDEFINED):
-            reasons[_UNFINISHED].append(name)
-        elif noise := results.noise(cell_key):
-            reasons[_NOISE[noise]].append(name)
-        else:
-            reasons[_NOT_ASKED].append(name)
-    present = [f"{board.model} · {board.task}" for board in shown if method in board.methods]
-    if len(reasons[_NOT_ASKED]) > len(present) > 0:
-        reasons[_ONLY] = present
-        reasons[_NOT_ASKED] = []
-    return {reason: list(dict.fromkeys(boards)) for reason, boards in reasons.items() if boards}
-
-
-def _unmeasured(names: Mapping[tuple[str, str], str], reasons: Mapping[tuple[str, str], str]) -> str:
-    """The boards on which something was not measured, by reason. Both are by (model, task): names and reasons.
-
-    >>> names = {("gpt2", "sva"): "gpt2 · sva", ("bert", "sva"): "bert · sva"}
-    >>> _unmeasured(names, {("gpt2", "sva"): "not asked for"})
-    'not on gpt2 · sva: not asked for'
-    """
-    boards: dict[str, list[str]] = {}
-    for board, reason in reasons.items():
-        boards.setdefault(reason, []).append(names[board])
-    if len(boards) == 1 and len(reasons) == len(names):
-        return f"not measured: {next(iter(boards))}"
-    return "; ".join(f"not on {', '.join(unmeasured)}: {reason}" for reason, unmeasured in boards.items())

@@ -32,7 +32,6 @@ class Standing:
     group: int  # from 1; no method of this group or of later groups is shown to be better
     evidence: Cell
     faithfulness: Cell
-    is_unbeaten: bool  # its faithfulness is measured, and no method is shown to be more faithful
     seconds: float | None  # of a sample, as measured in this run
     failed: str | None = None  # the control that it fails on this model and task; "" if it passes; None if none was run
     fails_on: tuple[str, ...] = ()  # every "model · task" of the run on which it fails a control
@@ -64,14 +63,6 @@ class Board:
     def used(self) -> list[Standing]:
         """The methods to use: those of the first group that fail no control; none if random relevance is in it."""
         return [] if self.is_chance else sound(self.standings)
-
-    @property
-    def samples(self) -> tuple[str, str]:
-        """The numbers of samples of evidence and of faithfulness, in words; empty if nothing was measured."""
-        return (
-            _counted([standing.evidence for standing in self.standings]),
-            _counted([standing.faithfulness for standing in self.standings]),
-        )
 
     @property
     def controls(self) -> str:
@@ -106,10 +97,6 @@ class OtherNumbers:
     faithfulness: Mapping[tuple[str, str], Comparison] = field(default_factory=dict)
     seconds: Seconds = field(default_factory=dict)
     verdicts: Verdicts = field(default_factory=dict)
-    #: By (model, task): why there is no faithfulness, and no verdict of a control.
-    unfaithful: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    unverified: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    uncompared: Mapping[str, str] = field(default_factory=dict)  # by task: why no methods are compared
 
 
 def first_group(standings: Sequence[Standing]) -> list[Standing]:
@@ -129,12 +116,6 @@ def milliseconds(seconds: float) -> str:
     ('1.2', '1500')
     """
     return f"{1000 * seconds:.0f}" if seconds >= 0.01 else f"{1000 * seconds:.2g}"
-
-
-def _counted(cells: Sequence[Cell]) -> str:
-    """The largest number of samples of `cells`, in words; empty without any."""
-    most = max((cell.n or 0 for cell in cells), default=0)
-    return f"{most} sample{'s' * (most != 1)}" if most else ""
 
 
 def _span(values: Sequence[float | None], form: Callable[[float], str], unit: str) -> str:
@@ -159,7 +140,7 @@ def conclusion(results: Results, model: str, task: str, standings: Sequence[Stan
         return f"No difference is tested with {_samples_of(compared)}: too few."
     sentences = [_groups(results, standings, compared)]
     if results.baseline not in [standing.method for standing in first_group(standings)]:
-        sentences += [_preferred(standings), *_failing(standings)]
+        sentences += _failing(standings)
     sentences += [_power(compared), _other_seeds(results, model, task, compared)]
     return " ".join(filter(None, sentences))
 
@@ -217,40 +198,6 @@ def _share(standing: Standing) -> str:
     if cell.low is None or cell.high is None:
         return mean
     return f"{mean}, 95 % interval {number(cell.low, 1)} to {number(cell.high, 1)}"
-
-
-def _preferred(standings: Sequence[Standing]) -> str:
-    """The sentence on the method to use first: the fastest sound one that no method is shown to beat in faithfulness.
-
-    If faithfulness is not measured, or all are beaten, it is the fastest sound method. Empty if there is no sound
-    method, or if there are several and fewer than two have been timed.
-    """
-    candidates = sound(standings)
-    measured = [standing for standing in candidates if standing.faithfulness.value is not None]
-    unbeaten = [standing for standing in measured if standing.is_unbeaten]
-    pool = unbeaten or candidates
-    timed = [standing for standing in pool if standing.seconds is not None]
-    if not pool or (len(pool) > 1 and len(timed) < 2):
-        return ""
-    best = pool[0] if len(pool) == 1 else _fastest(timed)
-    reasons = ["it is the fastest of them"] if len(pool) > 1 else []
-    if unbeaten and len(measured) < len(candidates):
-        names = _and([standing.label for standing in measured])
-        reasons.append(f"faithfulness is measured for {names} only")
-    if unbeaten:
-        reasons.append(f"no method is shown to be more faithful ({MEASURES[DELTA].label})")
-    beaten = f", though other methods are more faithful ({MEASURES[DELTA].label})" if measured and not unbeaten else ""
-    cost = "" if best.seconds is None else f" ({milliseconds(best.seconds)} ms a sample)"
-    why = f": {', and '.join(reasons)}" if reasons else ""
-    fastest, faster = _fastest([standing for standing in candidates if standing.seconds is not None] or [best]), ""
-    if best.seconds is not None and fastest.seconds is not None and fastest is not best:
-        faster = f" The fastest is {fastest.label} ({milliseconds(fastest.seconds)} ms)."
-    return f"First choice: {best.label}{cost}{why}{beaten}.{faster}"
-
-
-def _fastest(timed: Sequence[Standing]) -> Standing:
-    """The fastest of methods that were timed."""
-    return min(timed, key=lambda standing: standing.seconds or 0.0)
 
 
 def _failing(standings: Sequence[Standing]) -> list[str]:

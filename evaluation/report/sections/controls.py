@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from closelook.evaluation.report.drawing import Line, Panel, Plot, looks
+from closelook.evaluation.report.drawing import Curve, Plot, curve_panels
 from closelook.evaluation.report.page import Figure
 from closelook.evaluation.report.results import Methods, label, rank
 from closelook.evaluation.report.table import UNDEFINED, Cell, Column, Entry, Table, fills, mean_cell, row_of
@@ -138,22 +139,20 @@ def summary(rows: Sequence[ControlRow], methods: Methods) -> str:
 
 def controls_figure(rows: Sequence[ControlRow], methods: Methods, baseline: str | None) -> list[Figure]:
     """The correlation by depth: a panel for each model and task, a line for each method of the run."""
-    shown = [row for row in rows if row.control == BY_DEPTH and row.method not in PLANTED]
-    look = looks({row.method for row in shown}, methods, baseline)
-    by_panel: dict[tuple[str, str], dict[str, list[ControlRow]]] = {}
-    for row in shown:
-        by_panel.setdefault((row.model, row.task), {}).setdefault(row.method, []).append(row)
+    by_curve: dict[tuple[str, str], list[ControlRow]] = {}
+    for row in rows:
+        if row.control == BY_DEPTH and row.method not in PLANTED:
+            by_curve.setdefault((f"{row.model} · {row.task}", row.method), []).append(row)
+    curves, depths = [], {}
+    for (panel, method), by_depth in by_curve.items():
+        means, low, high = zip(*((row.value, row.low, row.high) for row in by_depth), strict=True)
+        curves.append(Curve(panel, method, range(len(means)), means, low, high))
+        depths[panel] = _depth_ticks([row.detail for row in by_depth])
     panels = []
-    for (model, task), by_method in by_panel.items():
-        lines = []
-        for method, by_depth in by_method.items():
-            ends = ([row.low for row in by_depth], [row.high for row in by_depth])
-            marks = look[method] | {"marker": "o", "markersize": 3}
-            correlations = [row.value for row in by_depth]
-            lines.append(Line(label(methods, method), range(len(by_depth)), correlations, marks, *ends))
-        names = _depth_ticks(shown, model, task)
+    for panel in curve_panels(curves, methods, baseline, marker="o", markersize=3):
+        names = depths[panel.title]
         ticks = {"xticks": range(len(names)), "xticklabels": names, "ylim": (-1.05, 1.05)}
-        panels.append(Panel(f"{model} · {task}", lines, ticks))
+        panels.append(replace(panel, axis=ticks))
     caption = (
         "Spearman's correlation between relevance under the trained model and relevance after the weights of some "
         "layers were replaced by random ones: those of the output layer (head), then also those of the blocks below "
@@ -165,12 +164,8 @@ def controls_figure(rows: Sequence[ControlRow], methods: Methods, baseline: str 
     return Plot("controls", "Relevance under random weights", caption, axes).figures(panels, methods)
 
 
-def _depth_ticks(rows: Sequence[ControlRow], model: str, task: str) -> list[str]:
-    """The axis labels of the depths of a model and task, in order.
-
-    Of more than four depths, all but the first and the last have an empty label, since labels would overlap.
-    """
-    names = list(dict.fromkeys(row.detail for row in rows if (row.model, row.task) == (model, task)))
+def _depth_ticks(names: list[str]) -> list[str]:
+    """The axis labels of depths: of more than four, all but the first and the last are empty, lest they overlap."""
     if len(names) <= 4:
         return names
     return [names[0], *[""] * (len(names) - 2), names[-1]]

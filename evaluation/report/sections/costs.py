@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from closelook.evaluation.report.drawing import COLOURS, Line, Panel, Plot
+from closelook.evaluation.report.drawing import Curve, Panel, Plot, curve_panels
 from closelook.evaluation.report.page import Figure
 from closelook.evaluation.report.results import Methods, close_look, label, normxlogit_costs, ordered
 from closelook.evaluation.report.table import Cell, Column, Entry, Table, fills, known
@@ -105,17 +105,14 @@ def runtime_figures(rows: Iterable[Stored]) -> list[Figure]:
 
 def _cost_panels(measured: Mapping[Pass, Sequence[float]]) -> list[Panel]:
     """A panel for each model and precision: `measured` (low, middle, high) against length, a line for each pass."""
-    passes = list(dict.fromkeys(key.method for key in measured))
-    lines: dict[str, list[Line]] = defaultdict(list)
+    curves = []
     for (model, dtype, method), group in groupby(measured, key=lambda key: (key.model, key.dtype, key.method)):
         keys = list(group)
         low, middle, high = np.array([measured[key] for key in keys]).T
-        look = {"color": COLOURS[passes.index(method) % len(COLOURS)], "marker": "o", "markersize": 3.5}
-        line = Line(method, [key.length for key in keys], middle, look, low, high)
-        lines[f"{model} · {dtype}"].append(line)
+        curves.append(Curve(f"{model} · {dtype}", method, [key.length for key in keys], middle, low, high))
     lengths = [key.length for key in measured]
     limits = {"xscale": "log", "yscale": "log", "xlim": (min(lengths, default=1) / 1.2, max(lengths, default=1) * 1.2)}
-    return [Panel(title, of_panel, limits) for title, of_panel in lines.items()]
+    return curve_panels(curves, {}, axis=limits, linestyle="-", marker="o", markersize=3.5)
 
 
 _MEASURED = {name: Column("ms per sample", name, significant=3, spread="quartiles") for name in STAGES.values()}
@@ -131,7 +128,7 @@ RUNTIME = Table(
     "the batch. A pass may serve several methods: gradients is one forward pass for all methods that need a "
     "gradient; their backward passes and aggregation have rows of their own. A pass marked (labels) explains "
     "every label, with a backward pass for each. A dash: not measured; memory on a CPU is measured once for "
-    "each length only.",
+    "each length, for one sample.",
     ("model", "precision", "pass", "device", "tokens"),
     tuple(_MEASURED.values()),
 )

@@ -148,7 +148,7 @@ def evidence_figure(of_settings: Sequence[EvidencePoints], results: Results) -> 
         "relevance; the table of ranks gives its interval and the number of methods."
     )
     axes = (f"evidence: {metric.label}, {metric.unit}", "faithfulness: ΔA")
-    plot = Plot("evidence_faithfulness", "Evidence beside faithfulness", caption, axes)
+    plot = Plot("evidence_faithfulness", "Evidence beside faithfulness", caption, axes, tabled=True)
     return plot.figures(panels, results.methods)
 
 

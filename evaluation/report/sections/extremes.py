@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from closelook.evaluation.report.drawing import POINT, Line, Looks, Panel, Plot, looks
+from closelook.evaluation.report.drawing import POINT, Curve, Line, Looks, Panel, Plot, curve_panels, looks
 from closelook.evaluation.report.page import Figure
 from closelook.evaluation.report.results import Methods, label, rank
 from closelook.evaluation.report.sections.faithfulness import LEFT_OUT
@@ -48,58 +48,49 @@ def extremes_figures(extremes: Sequence[Extremes], methods: Methods) -> list[Fig
     """The figures of all tokens and of layer boundaries.
 
     The first has two panels for each model and task, with a line for each method from the median to the maximum over
-    samples. The second has a panel for each, with the maximum over samples at each boundary, and the median as a dashed
-    line.
+    samples. The second has a panel for each, with the maximum over samples at each boundary.
     """
     shown = sorted((cell for cell in extremes if len(cell.largest)), key=lambda cell: rank(methods, cell.method))
     look = looks({cell.method for cell in shown}, methods)
-    colours = {name: {"color": style["color"]} for name, style in look.items()}
-    whole, by_layer = [], []
+    whole, curves = [], []
     for setting in dict.fromkeys(cell.setting for cell in shown):
         cells = [cell for cell in shown if cell.setting == setting]
         title = " · ".join(setting)
-        whole += [_whole_panel(cells, part, title, methods, colours) for part in (LARGEST, MISSING)]
-        lines = [line for cell in cells for line in _layer_lines(cell, methods, colours)]
-        if lines:
-            by_layer.append(Panel(title, lines, {"yscale": "log"}))
+        whole += [_whole_panel(cells, part, title, methods, look) for part in (LARGEST, MISSING)]
+        for cell in cells:
+            if cell.by_layer is not None and len(cell.by_layer):
+                most = np.maximum(cell.by_layer.max(axis=0), _LEAST)
+                curves.append(Curve(title, cell.method, range(len(most)), most))
     caption = (
         "The largest relevance of any token, and the difference of the sum of relevance from the explained number, "
         "from the median over samples to the maximum (the dot), in units of the explained number. Biases and the "
         "softmax keep a share of the sum under every rule. Unstable rules divide by numbers near 0, so that both "
         "values grow."
     )
-    figures = Plot("extremes", "Unstable rules", caption, (_UNIT, "method"), 2).figures(whole, methods)
+    figures = Plot("extremes", "Unstable rules", caption, (_UNIT, "method"), 2, tabled=True).figures(whole, methods)
     caption = (
         "The largest relevance of any token at each boundary between blocks, from above the last block (right) to "
-        "below the first block (0), in units of the explained number: the maximum over samples and, dashed, the median."
-        " Samples with a value that is not finite are left out."
+        "below the first block (0), in units of the explained number: the maximum over samples. Samples with a value "
+        "that is not finite are left out."
     )
-    plot = Plot("extremes_by_layer", "Unstable rules by layer", caption, ("boundary", _UNIT), 2, whole=True)
-    return figures + plot.figures(by_layer, methods)
+    plot = Plot(
+        "extremes_by_layer", "Unstable rules by layer", caption, ("boundary", _UNIT), 2, whole=True, tabled=True
+    )
+    return figures + plot.figures(curve_panels(curves, methods, axis={"yscale": "log"}), methods)
 
 
-def _whole_panel(cells: Sequence[Extremes], part: str, title: str, methods: Methods, colours: Looks) -> Panel:
+def _whole_panel(cells: Sequence[Extremes], part: str, title: str, methods: Methods, look: Looks) -> Panel:
     """A panel of LARGEST or MISSING: one below the other, a line for each method from the median to the maximum."""
     lines = []
     for at, cell in enumerate(cells):
         values = cell.largest if part == LARGEST else cell.error
         middle, most = (max(float(statistic(values)), _LEAST) for statistic in _STATISTICS.values())
         bar = ([middle, most], [-at, -at], {"linewidth": 2})
-        name, look = label(methods, cell.method), {**colours[cell.method], **POINT}
-        lines.append(Line(name, [most], [-at], look, bars=[bar]))
+        style = {**look[cell.method], **POINT}
+        lines.append(Line(label(methods, cell.method), [most], [-at], style, bars=[bar]))
     ends = [x for line in lines for x in line.bars[0][0]]
     limits = {"xlim": (min(ends) / 4, max(ends) * 4), "ylim": (0.7 - len(cells), 0.7)}  # x shows a power of ten
     return Panel(f"{title} · {part}", lines, {"xscale": "log", "yticks": []} | limits)
-
-
-def _layer_lines(cell: Extremes, methods: Methods, colours: Looks) -> list[Line]:
-    """The maximum and, dashed, the median over samples at each layer boundary; none without relevance by layer."""
-    if cell.by_layer is None or not len(cell.by_layer):
-        return []
-    middle, most = (np.maximum(statistic(cell.by_layer, 0), _LEAST) for statistic in _STATISTICS.values())
-    boundaries, colour = range(len(most)), colours[cell.method]
-    dashed = {**colour, "linestyle": "dashed", "linewidth": 1}
-    return [Line(label(methods, cell.method), boundaries, most, colour), Line("", boundaries, middle, dashed)]
 
 
 EXTREMES = Table(

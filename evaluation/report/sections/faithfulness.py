@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import NamedTuple
 
-from closelook.evaluation.report.drawing import Line, Looks, Numbers, Panel, Plot, looks
+from closelook.evaluation.report.drawing import Curve, Plot, curve_panels
 from closelook.evaluation.report.page import Figure
 from closelook.evaluation.report.results import Methods, Results, attnlrp, label, ordered
 from closelook.evaluation.report.sections.pruning import span
@@ -319,14 +320,6 @@ def _difference(curve_set: CurveSet, method: str, other: str) -> Cell:
     return difference_cell(curve_set.areas.comparison, method, other, DELTA, otherwise)
 
 
-def curves_panel(title: str, x: Numbers, curves: Mapping[str, MeanCurve], look: Looks, results: Results) -> Panel:
-    """A panel with the mean curve of each method over `x`."""
-    lines = []
-    for method, curve in curves.items():
-        lines.append(Line(results.label(method), x, curve.mean, look[method], curve.low, curve.high))
-    return Panel(title, lines)
-
-
 def curve_figures(curve_sets: Sequence[CurveSet], results: Results) -> list[Figure]:
     """A figure for each task, perturbation and followed number.
 
@@ -338,15 +331,14 @@ def curve_figures(curve_sets: Sequence[CurveSet], results: Results) -> list[Figu
             by_figure.setdefault((curve_set.task, curve_set.perturbation, curve_set.score), []).append(curve_set)
     figures = []
     for (task, way, score), of_figure in by_figure.items():
-        methods = {method for curve_set in of_figure for method in curve_set.curves}
-        look = looks(methods, results.methods, results.baseline)
-        panels = []
+        drawn = []
         counts: set[int] = set()
-        for curve_set in of_figure:
-            for order, title in PANELS.items():
-                of_order = {method: curves[order] for method, curves in curve_set.curves.items()}
-                counts.update(curve.n for curve in of_order.values())
-                panels.append(curves_panel(f"{curve_set.model} · {title}", GRID, of_order, look, results))
+        for curve_set, (order, title) in product(of_figure, PANELS.items()):
+            for method, curves in curve_set.curves.items():
+                mean = curves[order]
+                counts.add(mean.n)
+                drawn.append(Curve(f"{curve_set.model} · {title}", method, GRID, mean.mean, mean.low, mean.high))
+        panels = curve_panels(drawn, results.methods, results.baseline)
         caption = (
             f"Mean {FOLLOWED[score]} over {span(counts)} samples as tokens are removed ({WAYS[way]}), with 95 % "
             "intervals. Lower is better if the most relevant tokens are removed first, higher if the least relevant "

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.scale import SymmetricalLogScale
 
-from closelook.evaluation.report.drawing import Line, Panel, Plot, looks
+from closelook.evaluation.report.drawing import Curve, Plot, curve_panels
 from closelook.evaluation.report.page import Figure
 from closelook.evaluation.report.results import Lacking, Methods, label, rank
 from closelook.evaluation.report.table import (
@@ -29,7 +28,7 @@ from closelook.evaluation.report.table import (
     smallest_differences,
 )
 from closelook.evaluation.schema import NEURONS
-from closelook.evaluation.scoring.faithfulness.areas import mean_curve, on_common_samples
+from closelook.evaluation.scoring.faithfulness.areas import on_common_samples
 from closelook.evaluation.scoring.head_orders import RANDOM
 from closelook.evaluation.scoring.intervals import NO_CLUSTERS, ClusterNumbers, Clusters, Resampling, cluster_numbers
 from closelook.evaluation.scoring.statistics import Comparison, compare
@@ -99,25 +98,24 @@ def ablation_figure(
 
     `value` is the config's name of the value of ablated neurons, a key of ABLATED.
     """
-    shown = [ablation for ablation in ablations if len(ablation.drops)]
-    look = looks({name for ablation in shown for name in ablation.rankings}, methods, RANDOM)
-    panels = []
-    for ablation in shown:
-        lines = []
-        for at, name in enumerate(ablation.rankings):
-            curve = mean_curve(ablation.drops[:, at], resampling.within(ablation.clusters))
-            points = {"color": look[name]["color"], "marker": "o", "markersize": 3}
-            lines.append(Line(label(methods, name), ablation.counts, curve.mean, points, curve.low, curve.high))
-        scale = SymmetricalLogScale(None, linthresh=1)
-        ticks = {"xscale": scale, "xticks": ablation.counts, "xticklabels": list(map(str, ablation.counts))}
-        panels.append(Panel(f"{ablation.task} · {ablation.model}", lines, ticks))
+    curves = []
+    for ablation in ablations:
+        compared, panel = ablation.compared(resampling), f"{ablation.task} · {ablation.model}"
+        for name in ablation.rankings if len(ablation.drops) else ():
+            cells = [_cell(ablation, compared, name, str(count)) for count in ablation.counts]
+            means, low, high = np.array([(cell.value, cell.low, cell.high) for cell in cells], float).T
+            curves.append(Curve(panel, name, ablation.counts, means, low, high))
+    counts = sorted({count for curve in curves for count in curve.x})
+    scale = SymmetricalLogScale(None, linthresh=1)
+    ticks = {"xscale": scale, "xticks": counts, "xticklabels": list(map(str, counts))}
+    panels = curve_panels(curves, methods, RANDOM, ticks, marker="o", markersize=3)
     caption = (
         f"The drop of the explained number when the first neurons of a ranking {ABLATED[value]} at all positions. "
         "Random neurons are drawn anew for each sample; activation ranks neurons by their largest activation over "
         "positions. Bands are 95 % intervals over samples."
     )
     axes = ("ablated neurons", "drop of the logit")
-    return Plot("knockouts", "Neuron ablation", caption, axes).figures(panels, methods)
+    return Plot("knockouts", "Neuron ablation", caption, axes, tabled=True).figures(panels, methods)
 
 
 def ablation_table(
@@ -193,23 +191,19 @@ class Crossing:
 
 def crossing_figure(crossings: Sequence[Crossing], methods: Methods) -> list[Figure]:
     """Relevance at each layer boundary: a panel for each task and model, a line for each method."""
-    look = looks({crossing.method for crossing in crossings}, methods)
     unstable = any(methods[each.method].unstable for each in crossings if each.method in methods)
-    lines: dict[str, list[Line]] = defaultdict(list)
+    curves = []
     for crossing in sorted(crossings, key=lambda crossing: rank(methods, crossing.method)):
-        colour = {"color": look[crossing.method]["color"]}
         boundaries = crossing.boundaries
-        line = Line(label(methods, crossing.method), range(len(boundaries)), boundaries, colour)
-        lines[f"{crossing.task} · {crossing.model}"].append(line)
-    titles = dict.fromkeys(f"{crossing.task} · {crossing.model}" for crossing in crossings)
-    panels = [Panel(title, lines[title], {"yscale": "symlog" if unstable else "linear"}) for title in titles]
+        curves.append(Curve(f"{crossing.task} · {crossing.model}", crossing.method, range(len(boundaries)), boundaries))
+    panels = curve_panels(curves, methods, axis={"yscale": "symlog" if unstable else "linear"})
     caption = (
         "Relevance that crosses each layer boundary, a mean over samples: boundary 0 is below the first block, the "
         "last boundary above the last block. If a method conserves relevance, the loss on the way down is the share "
         "that biases and the softmax keep."
     )
     axes = ("boundary", "relevance")
-    return Plot("boundaries", "Conservation by layer", caption, axes).figures(panels, methods)
+    return Plot("boundaries", "Conservation by layer", caption, axes, tabled=True).figures(panels, methods)
 
 
 CROSSING = Table(

@@ -6,13 +6,15 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from closelook.evaluation.report.drawing import Line, Panel, Plot, looks
+from closelook.evaluation.report.drawing import Curve, Plot, curve_panels
 from closelook.evaluation.report.page import Figure
-from closelook.evaluation.report.results import Lacking, Methods, Results, label, ordered, rank
+from closelook.evaluation.report.results import Lacking, Methods, Results, ordered, rank
 from closelook.evaluation.report.table import (
     BOLD,
     MISSING,
@@ -117,20 +119,18 @@ def curves_of(rows: Iterable[Mapping[str, Any]]) -> list[PruningCurve]:
 
     Curves whose heads are ranked on half of the samples are left out.
     """
-    runs: dict[tuple[str, str, str, str, str], dict[Any, list[tuple[int, int, float]]]] = {}
-    samples = {}
-    for row in (row for row in rows if row["half"] is None):
-        key = (row["model"], row["task"], row["method"], row["pooling"], row["order"])
-        point = (row["step"], len(row["pruned_heads"]), 100 * row["accuracy"])
-        runs.setdefault(key, {}).setdefault(row["seed"], []).append(point)
-        samples[key] = row["n"]
+    runs: dict[tuple[str, str, str, str, str], dict[Any, list[Mapping[str, Any]]]] = {}
+    for row in rows:
+        if row["half"] is None:
+            key = (row["model"], row["task"], row["method"], row["pooling"], row["order"])
+            runs.setdefault(key, {}).setdefault(row["seed"], []).append(row)
     curves = []
-    for key, seeds in runs.items():
-        paths = [np.array(sorted(points)) for points in seeds.values()]  # [S, 3] for each seed
-        removed = np.cumsum(paths[0][:, 1])
-        accuracy = np.stack([path[:, 2] for path in paths])  # [seeds, S]
+    for key, by_seed in runs.items():
+        paths = [sorted(path, key=itemgetter("step")) for path in by_seed.values()]
+        removed = np.cumsum([len(row["pruned_heads"]) for row in paths[0]])
+        accuracy = np.array([[100 * row["accuracy"] for row in path] for path in paths])  # [seeds, S]
         low, high = (accuracy.min(axis=0), accuracy.max(axis=0)) if len(paths) > 1 else (None, None)
-        curves.append(PruningCurve(*key, removed, accuracy.mean(axis=0), low, high, len(paths), samples[key]))
+        curves.append(PruningCurve(*key, removed, accuracy.mean(axis=0), low, high, len(paths), paths[0][0]["n"]))
     return curves
 
 
@@ -175,19 +175,14 @@ def _pruning_figure(
     ranked = [curve for curve in curves if curve.order == order and curve.pooling in poolings]
     random = [curve for curve in curves if curve.order == RANDOM]
     shown = sorted([*ranked, *random], key=lambda curve: rank(methods, curve.method))
-    look = looks((curve.method for curve in ranked), methods, RANDOM)
-    width = {"linewidth": 1.4}
     lowest = 10 * math.floor(min(curve.accuracy.min() for curve in shown) / 10)
-    panels = []
-    for model in models:
-        for pooling in poolings:
-            lines = []
-            for c in shown:
-                if c.model == model and (c.order == RANDOM or c.pooling == pooling):
-                    style = look[c.method] | width
-                    lines.append(Line(label(methods, c.method), c.removed, c.accuracy, style, c.low, c.high))
-            title = model if main else f"{model} · {POOLINGS[pooling]}"
-            panels.append(Panel(title, lines, {"ylim": (lowest - 2, 102)}))
+    curves = []
+    for model, pooling in product(models, poolings):
+        title = model if main else f"{model} · {POOLINGS[pooling]}"
+        for c in shown:
+            if c.model == model and (c.order == RANDOM or c.pooling == pooling):
+                curves.append(Curve(title, c.method, c.removed, c.accuracy, c.low, c.high))
+    panels = curve_panels(curves, methods, RANDOM, {"ylim": (lowest - 2, 102)}, linewidth=1.4)
     better = "higher" if order == "least_first" else "lower"
     caption = (
         f"Accuracy on {span(curve.samples for curve in shown)} samples as attention heads are removed, "

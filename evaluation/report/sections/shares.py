@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
-from closelook.evaluation.report.drawing import Plot, looks
+from closelook.evaluation.report.drawing import Curve, Plot, curve_panels
 from closelook.evaluation.report.page import Figure
 from closelook.evaluation.report.results import Results, normxlogit, ordered
-from closelook.evaluation.report.sections.faithfulness import LEFT_OUT, WAYS, MethodSet, curves_panel, note_of
+from closelook.evaluation.report.sections.faithfulness import LEFT_OUT, WAYS, MethodSet, note_of
 from closelook.evaluation.report.table import (
     BOLD,
     UNSEEN,
@@ -161,21 +162,18 @@ def share_figures(share_sets: Sequence[ShareSet], results: Results) -> list[Figu
             of_task.append(share_set)
     figures = []
     for (task, way), of_task in by_task.items():
-        methods = {method for share_set in of_task for method, _ in share_set.shares.curves}
-        look = looks(methods, results.methods, results.baseline)
         for pair in dict.fromkeys(pair for share_set in of_task for pair in share_set.shares.pairs):
             name = MEASURES[pair[0]].label
             caption = " ".join(map(_better, pair)) + f" The tokens are {WAYS[way]}; 95 % intervals." + note_of([way])
             axes = ("share of top tokens, %", name)
             plot = Plot(f"shares_{task}_{way}_{pair[0]}", f"{name}, {task}", caption, axes, len(pair))
-            panels = []
-            for share_set in of_task:
-                for measure in pair if pair in share_set.shares.pairs else ():
-                    every = share_set.shares.curves.items()
-                    curves = {method: curve for (method, key), curve in every if key == measure}
-                    title = f"{share_set.model} · {MEASURES[measure].label}"
-                    panels.append(curves_panel(title, SHARES, curves, look, results))
-            figures += plot.figures(panels, results.methods)
+            drawn = []
+            for share_set, measure in product(of_task, pair):
+                title = f"{share_set.model} · {MEASURES[measure].label}"
+                for (method, measured), mean in share_set.shares.curves.items():
+                    if measured == measure and pair in share_set.shares.pairs:
+                        drawn.append(Curve(title, method, SHARES, mean.mean, mean.low, mean.high))
+            figures += plot.figures(curve_panels(drawn, results.methods, results.baseline), results.methods)
     return figures
 
 

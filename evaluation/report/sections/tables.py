@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import product, zip_longest
+from itertools import groupby, product, zip_longest
 
+from closelook.evaluation.report.drawing import COLOURS, POINT, Line, Panel, Plot
+from closelook.evaluation.report.page import Figure
 from closelook.evaluation.report.results import CellKey, Results, Score, close_look
 from closelook.evaluation.report.table import (
     BOLD,
     DONE,
     MISSING,
+    SMALLEST_ROW,
     UNDEFINED,
     UNDEFINED_CELL,
     UNSEEN,
@@ -127,6 +130,39 @@ def beside_random(results: Results) -> Iterator[Entry]:
             )
 
 
+GLANCE = Plot(
+    "glance",
+    "Pointing game at a glance",
+    "How often the most relevant token is evidence, with 95 % intervals. Random is the expected value of random "
+    "relevance. Table 1, beside random, has the numbers.",
+    ("", ""),
+    alike=False,
+    tabled=True,
+)
+
+
+def glance_figure(beside: Table, results: Results) -> list[Figure]:
+    """The leading metric of `beside`, the filled table BESIDE_RANDOM: a panel for each task, a point for each row."""
+    metric, models = METRICS[lead()], list(results.models)
+    panels = []
+    for task, rows in groupby(beside.rows, key=lambda row: row.section):
+        known = [row for row in rows if row.cells[0].value is not None and row.labels[1] != SMALLEST_ROW]
+        if not known:
+            continue
+        methods = list(dict.fromkeys(row.labels[1] for row in known))
+        lines = []
+        for row in known:
+            (model, method), cell = row.labels, row.cells[0]
+            y = methods.index(method) + 0.7 * (models.index(model) + 0.5) / len(models) - 0.35
+            look = {"color": COLOURS[models.index(model) % len(COLOURS)], "markersize": 4} | POINT
+            ends = [cell.value if end is None else end for end in (cell.low, cell.high)]
+            lines.append(Line(model, [cell.value], [y], look, bars=[(ends, [y, y], {"linewidth": 0.9})]))
+        ticks = {"yticks": range(len(methods)), "yticklabels": methods, "ylim": (len(methods) - 0.5, -0.5)}
+        height = 0.8 + 0.08 * len(methods) * max(2, len(models))
+        panels.append(Panel(f"{task} · {metric.label}, {metric.unit}", lines, ticks | {"xlim": (-4, 104)}, height))
+    return GLANCE.figures(panels, {})
+
+
 def against_each_other(results: Results) -> Table:
     """The leading metric of every method minus that of every other method, on the samples that all have."""
     columns = {method: Column("minus", results.label(method), signed=True) for method in results.ordered_methods()}
@@ -176,48 +212,47 @@ def pair_table(results: Results, pair: Pair) -> Table:
     """Tables 2 to 7. Rows and methods for which a side is undefined are left out."""
     printed = {key[4] for key in close_look() if key[0] == pair.number}
     groups = [group for group in results.groups() if not pair.as_printed or printed.intersection(group)]
-    metrics = shown(SETTINGS)
-    rows: dict[CellKey, dict[tuple[Group, str], list[Cell]]] = {}  # both sides of each metric of a group
+    shown_groups: set[Group] = set()
+    rows: dict[CellKey, dict[Column, Cell]] = {}
     for cell_key in default_cell_keys(results):
-        sides = {key: _sides(results, pair, key[0], cell_key, key[1]) for key in product(groups, metrics)}
-        rows[cell_key] = {key: cells for key, cells in sides.items() if cells}
-    shown_groups = {group for row in rows.values() for group, _ in row}
-    columns = {}
-    for group, metric, side in product(groups, metrics, pair.sides):
-        if group in shown_groups:
-            columns[group, metric, side] = _metric_column(results, group, metric, side)
-    frame = []
+        rows[cell_key] = {}
+        for group, metric in product(groups, shown(SETTINGS)):
+            cells = _sides(results, pair, group, cell_key, metric)
+            for side, cell in zip(pair.sides, cells, strict=False):
+                rows[cell_key][_metric_column(results, group, metric, side)] = cell
+                shown_groups.add(group)
+    places = product((group for group in groups if group in shown_groups), shown(SETTINGS), pair.sides)
+    columns = [_metric_column(results, *place) for place in places]
+    frame: list[Entry] = []
     for cell_key, row in rows.items():
-        equal = [left.value is not None and left.value == right.value for left, right in row.values()]
-        if pair.distinct and all(equal) and 2 * len(equal) == len(columns):
-            continue
-        dtypes = results.dtypes[cell_key.model, cell_key.task]
-        labels = (cell_key.model, _default_precision(dtypes) or "–") if pair.changed is None else (cell_key.model,)
-        for key, cells in row.items():
-            for side, cell in zip(pair.sides, cells, strict=True):
-                frame.append(Entry(cell_key.task, labels, columns[*key, side], cell))
+        values = [cell.value for cell in row.values()]
+        alike = len(row) == len(columns) and None not in values and values[::2] == values[1::2]
+        if not (pair.distinct and alike):
+            dtypes = results.dtypes[cell_key.model, cell_key.task]
+            default = (_default_precision(dtypes) or "–",) if pair.changed is None else ()
+            frame += row_of(cell_key.task, (cell_key.model, *default), row, row.values())
     return Table(
         f"table{pair.number}",
         f"Table {pair.number}. {pair.title}",
         f"The two columns of a metric are {pair.sides[0]} and {pair.sides[1]}; otherwise the setting of table 1."
         + pair.note,
         ("model", "default") if pair.changed is None else ("model",),
-        tuple(columns.values()),
+        tuple(columns),
     ).filled(frame)
 
 
 def _sides(results: Results, pair: Pair, group: Group, cell_key: CellKey, metric: str) -> list[Cell]:
     """The left and the right cell of a metric; an empty list if either is undefined."""
     dtypes = results.dtypes[cell_key.model, cell_key.task]
-    of_sides = (dtypes[0], dtypes[0])
-    if pair.changed is None:
-        default = _default_precision(dtypes)
-        if default is None or DOUBLE not in dtypes:
-            return []
-        of_sides = (default, DOUBLE)
+    changed = pair.changed
+    if changed is not None:
+        variants = [(dtypes[0], {changed: value}) for value in pair.values or pair.sides]
+    elif DOUBLE in dtypes and (default := _default_precision(dtypes)) is not None:
+        variants = [(default, {}), (DOUBLE, {})]
+    else:
+        return []
     cells = []
-    for dtype, side, value in zip(of_sides, ("left", "right"), pair.values or pair.sides, strict=True):
-        changes = {} if pair.changed is None else {pair.changed: value}
+    for (dtype, changes), side in zip(variants, ("left", "right"), strict=True):
         of_method = first_defined(results, group, cell_key._replace(dtype=dtype))
         cells.append(score_cell(results, of_method, metric, pair.printed or pair.number, side, **changes))
     return [] if any(cell.state == UNDEFINED for cell in cells) else cells

@@ -60,7 +60,7 @@
       apply();
     }));
   });
-  /* Dots of a chart, and heads of a table's columns, are one stop of the tab key: arrow keys walk them. */
+  /* Heads of a table's columns are one stop of the tab key: arrow keys walk them. */
   const rove = (box, selector) => {
     const stops = () => [...box.querySelectorAll(selector)].filter((stop) => stop.checkVisibility());
     stops().forEach((stop, at) => { stop.tabIndex = at ? -1 : 0; });
@@ -73,7 +73,6 @@
       next.focus();
     });
   };
-  document.querySelectorAll(".dots").forEach((chart) => rove(chart, "b[tabindex]"));
   tables.forEach((table) => rove(table, "tr.labels button"));
   document.querySelectorAll(".show-paper").forEach((box) => box.addEventListener("change", () => document.body.classList.toggle("with-paper", box.checked)));
 })();

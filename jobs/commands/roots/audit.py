@@ -37,7 +37,7 @@ def verified(store: Store) -> tuple[str, list[str]]:
     changed: list[str] = []
     for name, record in ledger.records():
         artifact = artifact_in(record)
-        if artifact is None or not is_complete(record):
+        if not is_complete(record):
             continue
         known, faults = hashes_in(artifact, record), ledger.damage(artifact)
         listed = [path for path in sizes_in(artifact, record) if path not in faults]
@@ -104,7 +104,7 @@ def audit(
             say(line)
     if json_file is not None:
         write_file(json_file, as_json(tables))
-    artifacts = filter(None, (artifact_in(record) for _, record in ledger.records()))
+    artifacts = (artifact_in(record) for _, record in ledger.records())
     lines = [*filter(None, map(ledger.described_damage, artifacts)), *ledger.unreadable().values()]
     for line in lines:
         say(line)

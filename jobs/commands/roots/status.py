@@ -9,13 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from closelook.jobs.commands.roots.plan import by_reason
-from closelook.jobs.commands.roots.plan_costs import defined
 from closelook.jobs.config import RunConfig
 from closelook.jobs.plan.cells import make_plan, without_samples
 from closelook.jobs.plan.choices import undecided
-from closelook.jobs.plan.node import Choice, Plan, Run, state_of
+from closelook.jobs.plan.node import Plan, Run, state_of
 from closelook.jobs.products.table import PRODUCTS, nodes, stale
-from closelook.jobs.products.trials import TRIALS
 from closelook.jobs.store import Artifact, Ledger, State, Store
 from closelook.terminal import say, say_table
 
@@ -104,22 +102,6 @@ def collect(config: RunConfig, plan: Plan, ledger: Ledger, artifacts: Iterable[W
     `artifacts` None: all that the run wants. A rejected sample counts once, even if several methods reject it.
     """
     rows: Rows = defaultdict(Counts)
-    for model in config.models:
-        without_keys = [
-            task
-            for task in plan.tasks_of(config, model)
-            if model.name in plan.failures or (model.name, task) in plan.unprepared
-        ]
-        names = defined(config, model, plan.by_name.get(model.name)) if without_keys else []
-        for task in without_keys:
-            for product in PRODUCTS.values():
-                for dtype, count in product.expected(config, model, task, names).items():
-                    if count:
-                        rows[model.name, task, dtype, product.name] = Counts(Counter(missing=count))
-    for choice in plan.undecided:
-        group = (choice.artifact.model, choice.artifact.task, choice.artifact.dtype)
-        for name, count in _waiting(config, choice):
-            rows[(*group, name)].states["missing"] += count
     empty = without_samples(plan, ledger)
     for item in wanted_of(config, plan, ledger) if artifacts is None else artifacts:
         artifact = item.artifact
@@ -132,21 +114,6 @@ def collect(config: RunConfig, plan: Plan, ledger: Ledger, artifacts: Iterable[W
             row.rejected |= Counter(empty[artifact.model, artifact.task])
     places = {columns: at for at, columns in enumerate(dict.fromkeys(row[:3] for row in rows))}
     return dict(sorted(rows.items(), key=lambda row: places[row[0][:3]]))
-
-
-def _waiting(config: RunConfig, choice: Choice) -> Iterator[tuple[str, int]]:
-    """(product, number of its artifacts) that have no key until this choice among options is made."""
-    waiting = choice.artifact
-    model = config.model(waiting.model)
-    every = [entry.name for entry in config.methods_of(model)]
-    others = [name for name in every if name != waiting.method]
-    for product in PRODUCTS.values():
-        if product is TRIALS:
-            continue
-        with_it = product.expected(config, model, waiting.task, every).get(waiting.dtype, 0)
-        without = product.expected(config, model, waiting.task, others).get(waiting.dtype, 0)
-        if with_it > without:
-            yield product.name, with_it - without
 
 
 def _remarks(config: RunConfig, plan: Plan, ledger: Ledger, artifacts: Sequence[Artifact]) -> Iterator[str]:

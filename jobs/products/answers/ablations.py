@@ -109,14 +109,6 @@ def _sizes_of(config: RunConfig, settings: AblationsConfig, model: ModelConfig) 
     return Sizes(settings.fit, settings.judge, settings.shapley if wants_sets else 0)
 
 
-def expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """The expected number of nodes by precision: one for each way of removal."""
-    settings = config.ablations
-    if settings is None or not config.task(task).explains_answers or not settings.takes(task=task, model=model.name):
-        return {}
-    return {model.first_dtype(task): len(settings.ways)}
-
-
 def units(run: Run, nodes: Sequence[AblationsNode]) -> Iterator[Unit]:
     """Units of samples whose forward passes have about UNIT_TOKENS tokens."""
     first = nodes[0]
@@ -195,7 +187,6 @@ ABLATIONS = Product(
     title="sets of ablations",
     stage="ablations",
     nodes=nodes,
-    expected=expected,
     schema=lambda dtype: SCHEMA,
     units=units,
     compute=compute,

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from closelook.evaluation.schema import ABLATIONS, titled
 from closelook.evaluation.schema import SOURCES as SCHEMA
-from closelook.jobs.config import AblationsConfig, ModelConfig, RunConfig, configured
-from closelook.jobs.plan.cells import explains, schema_of
+from closelook.jobs.config import AblationsConfig, configured
+from closelook.jobs.plan.cells import schema_of
 from closelook.jobs.plan.node import Cell, ModelPlan, Part, Run
 from closelook.jobs.plan.units import NO_ABLATIONS, NO_RELEVANCE
 from closelook.jobs.products.answers import ablations
@@ -99,16 +99,6 @@ def _node(
     )
 
 
-def expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """The expected number of nodes by precision: one for each method that can explain answers."""
-    settings, records = config.ablations, configured(config)
-    if settings is None or not ablations.expected(config, model, task, methods):
-        return {}
-    taken = [name for name in methods if settings.takes(method=name)]
-    able = [name for name in taken if explains(config, records[name], task) or "units" in records[name].given]
-    return {model.first_dtype(task): len(able)}
-
-
 def units(run: Run, nodes: Sequence[SourcesNode]) -> Iterator[Unit]:
     """The units of the ablations. `inputs` of a part: shards of its relevance, and of the ablations of each way."""
     first = nodes[0]
@@ -189,7 +179,6 @@ SOURCES = Product(
     title="cells of sources",
     stage="ablations",
     nodes=nodes,
-    expected=expected,
     schema=lambda dtype: SCHEMA,
     units=units,
     compute=compute,

@@ -27,7 +27,7 @@ from closelook.lrp_core.records.explained import needs_foil, versions
 from closelook.lrp_core.records.types import Request
 
 if TYPE_CHECKING:
-    from closelook.jobs.config import ModelConfig, RunConfig
+    from closelook.jobs.config import RunConfig
     from closelook.jobs.config.blocks import ControlsConfig
     from closelook.lrp_core import ModelView
 
@@ -139,20 +139,8 @@ def subset(config: RunConfig, inputs: Inputs) -> np.ndarray:
     return inputs.subset(config.controls.samples, config.seed)
 
 
-def expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """The expected number of nodes of a control by precision: one for each controlled method."""
-    settings = config.controls
-    if settings is None or not settings.takes(task=task, model=model.name):
-        return {}
-    names = {name for name in methods if settings.takes(method=name)} | {record.name for record in tried_on()}
-    return {model.first_dtype(task): len(names)}
-
-
 def units(run: Run, nodes: Sequence[ControlNode]) -> Iterator[Unit]:
-    """Units of about `shard_rows` samples, each computed as a single batch.
-
-    The methods of a unit share changed models, which take long to make.
-    """
+    """Units of about `shard_rows` samples, each one batch: its methods share changed models, which are slow to make."""
     first, budget = nodes[0], run.token_budget(nodes[0])
     for cut in cut_units(first.inputs, np.array(first.rows), budget, run.config.shard_rows):
         yield Unit(cut.name, rows=cut.rows, tokens=cut.tokens * len(nodes), token_budget=budget)

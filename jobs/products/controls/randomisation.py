@@ -23,7 +23,6 @@ from closelook.jobs.products.controls.controlled import (
     Maps,
     computed,
     control_nodes,
-    expected,
     in_order,
     units,
 )
@@ -122,7 +121,6 @@ RANDOMISATION = Product(
     title="randomisations",
     stage="controls",
     nodes=nodes,
-    expected=expected,
     schema=lambda dtype: SCHEMA,
     units=units,
     compute=partial(computed, control=_agreements),

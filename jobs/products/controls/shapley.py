@@ -26,7 +26,6 @@ from closelook.jobs.products.controls.controlled import (
     Explaining,
     computed,
     control_nodes,
-    expected,
     in_order,
     units,
 )
@@ -104,7 +103,6 @@ SHAPLEY = Product(
     title="comparisons with Shapley values",
     stage="controls",
     nodes=nodes,
-    expected=expected,
     schema=lambda dtype: SCHEMA,
     units=units,
     compute=partial(computed, control=_nearness),

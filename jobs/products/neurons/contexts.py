@@ -304,8 +304,14 @@ def _texts(ledger: Ledger, node: ContextsNode, contexts: np.ndarray) -> pa.Table
     return pa.concat_tables(tables).combine_chunks()
 
 
-def lines(ledger: Ledger, node: Node) -> Iterator[str]:
-    """Yield lines that say what was read of the corpus; none before the node is done."""
+def lines(run: Run, planned: Sequence[Node], computed: Sequence[Node]) -> Iterator[str]:
+    """Yield lines that say what each model has read of the corpus."""
+    for node in planned:
+        yield from _lines(run.ledger, node)
+
+
+def _lines(ledger: Ledger, node: Node) -> Iterator[str]:
+    """Yield the lines about one model; none before its node is done."""
     record, artifact = ledger.record(node.artifact), node.artifact
     if record is None:
         return
@@ -330,6 +336,7 @@ CONTEXTS = Product(
     schema=lambda dtype: CONTEXTS_TEXTS,
     units=units,
     compute=compute,
+    lines=lines,
     combine=combine,
     close=close,
     source=source,

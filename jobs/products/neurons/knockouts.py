@@ -19,7 +19,6 @@ from closelook.evaluation.schema import KNOCKOUTS as SCHEMA
 from closelook.evaluation.scoring.head_orders import ACTIVATION, RANDOM
 from closelook.jobs.plan.node import ModelPlan, Node, Part, Run
 from closelook.jobs.plan.units import FORWARD_FACTOR, NO_FOIL, NO_RELEVANCE, cut_by_tokens
-from closelook.jobs.products import relevance
 from closelook.jobs.products.neurons.contexts import contexts_of
 from closelook.jobs.products.record import Made, Opened, Product, Reject, Row, Unit
 from closelook.jobs.runner.closing import close
@@ -29,7 +28,7 @@ from closelook.lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
     from closelook.evaluation.scoring.neuron_ablation import Neurons
-    from closelook.jobs.config import ModelConfig, RunConfig
+    from closelook.jobs.config import RunConfig
     from closelook.jobs.config.neurons import KnockoutConfig
     from closelook.jobs.plan.models import ResolvedModel
 
@@ -141,17 +140,6 @@ def _node(
 def subset(config: RunConfig, model: ModelPlan, task: str) -> np.ndarray:
     """The samples of the ablation, the same for every ranking: indices into the views."""
     return model.inputs[task].subset(config.finer("neurons")[task], config.seed)
-
-
-def _expected(config: RunConfig, model: ModelConfig, task: str, methods: list[str]) -> dict[str, int]:
-    """The expected number of artifacts by precision: one for each method with relevance of neurons, and the OTHERS."""
-    settings = config.neurons.knockout if config.neurons else None
-    if settings is None or not settings.takes(task=task, model=model.name):
-        return {}
-    named = [name for name in methods if settings.takes(method=name)]
-    rankings = relevance.FINER["neurons"].expected(config, model, task, named)
-    every = relevance.FINER["neurons"].expected(config, model, task, methods)
-    return {dtype: rankings[dtype] + len(OTHERS) for dtype, count in every.items() if count}
 
 
 class InputPaths(NamedTuple):
@@ -285,7 +273,6 @@ KNOCKOUTS = Product(
     title="sets of knock-outs",
     stage="neurons",
     nodes=nodes,
-    expected=_expected,
     schema=lambda dtype: SCHEMA,
     units=units,
     compute=compute,

@@ -7,7 +7,7 @@ rows add up: rows read = accepted + rejected + beyond the limit, and accepted = 
 
 from __future__ import annotations
 
-import json
+import pickle
 import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, replace
@@ -24,9 +24,18 @@ from closelook.evaluation.benchmark.sources.base import Source
 from closelook.evaluation.schema import REJECT
 from closelook.evaluation.tasks import SOURCES
 from closelook.jobs.cluster.pools import connect
+from closelook.jobs.cluster.recorder import LINE_EVERY_S
 from closelook.jobs.config import RunConfig
 from closelook.jobs.stages.audit import audit_table
-from closelook.jobs.stages.prepare.parts import PartWorker, Reader, Tally, TaskWork, parts_of, read_parts, shards_of
+from closelook.jobs.stages.prepare.parts import (
+    PartWorker,
+    Reader,
+    Tally,
+    TaskWork,
+    parts_of,
+    read_parts,
+    shards_of,
+)
 from closelook.jobs.stages.prepare.wanted import VERSION, listed, origin_of, readers_of, work_of
 from closelook.jobs.stages.record import StageSummary
 from closelook.jobs.store import Artifact, Ledger, Store, artifact_in, key_in, samples_of, views_of
@@ -72,7 +81,7 @@ def prepare(config: RunConfig, store: Store) -> StageSummary:
 def _discard_damaged(ledger: Ledger, tasks: Collection[str]) -> bool:
     """Remove damaged samples and views of these tasks, with all that was made from them. True if there were any."""
     entered = [artifact_in(record) for product in ("benchmark", "views") for _, record in ledger.records(product)]
-    damaged = [artifact for artifact in entered if artifact and artifact.task in tasks and ledger.damage(artifact)]
+    damaged = [artifact for artifact in entered if artifact.task in tasks and ledger.damage(artifact)]
     for artifact in damaged:
         ledger.discard_damaged(artifact)
     return bool(damaged)
@@ -82,18 +91,16 @@ def _run(config: RunConfig, store: Store, work: dict[str, TaskWork]) -> dict[str
     """Commit every part of every task. Returns the reports of each task, added up."""
     if sum(plan.survey.drawn for plan in work.values()) <= DRIVER_ROWS:
         parts = chain.from_iterable(map(parts_of, work.values()))
-        tables = map(PartWorker(config, store, work), parts)
-        reports: Iterable[str] = (table["report"][0].as_py() for table in tables)
+        reports: Iterable[Tally] = map(PartWorker(config, store, work).report_on, parts)
     else:
         reports = _stream(config, store, work)
-    tallies = {task: Tally() for task in work}
-    for text in _shown(reports, sum(plan.parts for plan in work.values())):
-        report = json.loads(text)
-        tallies[report["task"]].add(report)
+    tallies = {task: Tally(task) for task in work}
+    for report in _shown(reports, sum(plan.parts for plan in work.values())):
+        tallies[report.task].add(report)
     return tallies
 
 
-def _stream(config: RunConfig, store: Store, work: dict[str, TaskWork]) -> Iterator[str]:
+def _stream(config: RunConfig, store: Store, work: dict[str, TaskWork]) -> Iterator[Tally]:
     """Yield the reports of all parts, made by a Ray Data pipeline.
 
     The driver's node reads the sources, where their files are, and workers commit the parts.
@@ -119,18 +126,18 @@ def _stream(config: RunConfig, store: Store, work: dict[str, TaskWork]) -> Itera
     dataset.context.target_max_block_size = READER_BLOCK_BYTES
     dataset.context.execution_no_progress_timeout_s = config.ray.no_progress_timeout_s
     for row in dataset.iter_rows():
-        yield row["report"]
+        yield pickle.loads(row["report"])
 
 
-def _shown(reports: Iterable[str], parts: int) -> Iterator[str]:
-    """Yield `reports` as they come, and show the progress: a bar in a terminal, else a line every ten seconds."""
+def _shown(reports: Iterable[Tally], parts: int) -> Iterator[Tally]:
+    """Yield `reports` as they come, and show the progress: a bar in a terminal, else a line a minute."""
     console = Console(stderr=True)
     if console.is_terminal:
         yield from track(reports, "prepare", parts, console=console, transient=True)
         return
     last = time.monotonic()
     for done, report in enumerate(reports, start=1):
-        if time.monotonic() - last >= 10.0:
+        if time.monotonic() - last >= LINE_EVERY_S:
             last = time.monotonic()
             console.print(f"prepare: {done}/{parts} parts", highlight=False)
         yield report

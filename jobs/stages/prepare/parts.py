@@ -6,13 +6,13 @@ which they belong: a part whose shard exists is complete.
 
 from __future__ import annotations
 
-import json
-from base64 import b64decode, b64encode
+import pickle
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -38,8 +38,35 @@ if TYPE_CHECKING:
     from closelook.evaluation.tasks.record import Finds
 
 Parted = tuple[list[Row], list[Row]]  # rows and rejects
-#: A part on its way to a worker. `rows` are generic rows and rejects as the source yields them, in JSON.
-PART = pa.schema([("task", pa.string()), ("part", pa.int32()), ("rows", pa.large_string())])
+
+
+@dataclass(frozen=True)
+class SourcePart:
+    """A part on its way to a worker: generic rows and rejects, as the source yields them."""
+
+    task: str
+    number: int
+    rows: Sequence[Row]
+
+    def to_table(self) -> pa.Table:
+        """The part as it travels through Ray."""
+        return pa.table({"part": pa.array([pickle.dumps(self)], pa.large_binary())})
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The rows and rejects of a part's shard in the store, and the files that the worker has written or checked."""
+
+    table: pa.Table
+    rejects: Sequence[Row]
+    files: Mapping[str, Written] = field(default_factory=dict)  # by path
+
+    @property
+    def cut(self) -> int:
+        """The number of rows that lost tokens to fit a model."""
+        if "cut" not in self.table.column_names:
+            return 0
+        return self.table.num_rows - self.table["cut"].null_count
 
 
 @dataclass(frozen=True)
@@ -106,23 +133,16 @@ class TaskWork:
 def read_parts(works: pa.Table, work: dict[str, TaskWork]) -> Iterator[pa.Table]:
     """Yield the parts of the tasks in the column `task`, as tables, while the source is read. A task of Ray Data."""
     for task in works["task"].to_pylist():
-        yield from parts_of(work[task])
+        for part in parts_of(work[task]):
+            yield part.to_table()
 
 
-def parts_of(work: TaskWork) -> Iterator[pa.Table]:
-    """Yield the parts of a task, a table of schema PART each."""
+def parts_of(work: TaskWork) -> Iterator[SourcePart]:
+    """Yield the parts of a task."""
     tasks()  # enters sources of installed packages in the table
     rows = iter(()) if work.has_generic else reading.read(work.survey, work.required)
-    for part in range(work.parts):
-        batch = list(islice(rows, work.part_rows))
-        text = json.dumps(batch, default=lambda image: b64encode(image).decode())
-        yield pa.table({"task": [work.task], "part": [part], "rows": [text]}, schema=PART)
-
-
-def _rows(text: str) -> list[Row]:
-    """The rows of a part from their JSON; images are base64 there."""
-    rows: list[Row] = json.loads(text)
-    return [row if row.get("image") is None else {**row, "image": b64decode(row["image"])} for row in rows]
+    for number in range(work.parts):
+        yield SourcePart(work.task, number, list(islice(rows, work.part_rows)))
 
 
 def _paths(artifact: Artifact, part: int) -> tuple[str, str]:
@@ -143,25 +163,37 @@ def shards_of(artifact: Artifact, parts: int) -> list[str]:
 
 @dataclass
 class Tally:
-    """The reports of a task's parts, added up.
+    """The counts and files of a task's part, or of all its parts.
 
     Counts are by name: "generic" (samples), or the key of a reader (views).
     """
 
+    task: str
     rows: Counter[str] = field(default_factory=Counter)
-    rejects: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    rejects: dict[str, Counter[str]] = field(default_factory=partial(defaultdict, Counter))
     cut: Counter[str] = field(default_factory=Counter)  # rows that lost tokens to fit a model
     error: str | None = None  # the first error of a part that could not be committed
     files: dict[str, Written] = field(default_factory=dict)  # by path
 
-    def add(self, report: dict[str, Any]) -> None:
-        """Add the report of one part."""
-        self.error = self.error or report.get("error")
-        self.files |= {path: Written(**file) for path, file in report.get("files", {}).items()}
-        for name, counts in report["counts"].items():
-            self.rows[name] += counts["rows"]
-            self.rejects[name].update(counts["rejects"])
-            self.cut[name] += counts["cut"]
+    @classmethod
+    def of(cls, task: str, committed: Mapping[str, Committed]) -> Tally:
+        """The counts of a part that was committed, by name."""
+        tally = cls(task)
+        for name, part in committed.items():
+            tally.rows[name] = part.table.num_rows
+            tally.cut[name] = part.cut
+            tally.rejects[name] = Counter(reject["reason"] for reject in part.rejects)
+            tally.files |= part.files
+        return tally
+
+    def add(self, part: Tally) -> None:
+        """Add the counts of a part."""
+        self.error = self.error or part.error
+        self.files |= part.files
+        self.rows.update(part.rows)
+        self.cut.update(part.cut)
+        for name, counts in part.rejects.items():
+            self.rejects[name].update(counts)
 
     def out(self, name: str) -> int:
         """The number of rows that came out, rejected ones included."""
@@ -180,66 +212,65 @@ class PartWorker:
         self._tokenizers: dict[str, tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase | None]] = {}
 
     def __call__(self, parts: pa.Table) -> pa.Table:
-        """A report for each part, as JSON: counts of the committed rows, or the `error` of a store or hub."""
-        reports = []
-        for part in parts.to_pylist():
-            try:
-                report = self.commit(part)
-            except (OSError, ModelUnavailable, StoreError) as error:
-                report = {"task": part["task"], "counts": {}, "error": one_line(error)}
-            reports.append(json.dumps(report))
-        return pa.table({"report": reports})
+        """The reports of the parts in a table of Ray Data, as a table."""
+        reports = map(self.report_on, map(pickle.loads, parts["part"].to_pylist()))
+        return pa.table({"report": [pickle.dumps(report) for report in reports]})
 
-    def commit(self, part: dict[str, Any]) -> dict[str, Any]:
+    def report_on(self, part: SourcePart) -> Tally:
+        """Commit a part. The error of a store or hub becomes a field of the tally."""
+        try:
+            return Tally.of(part.task, self.commit(part))
+        except (OSError, ModelUnavailable, StoreError) as error:
+            return Tally(part.task, error=one_line(error))
+
+    def commit(self, part: SourcePart) -> dict[str, Committed]:
         """Write the shards of a part that are missing: its samples, then its views for every tokenizer.
 
-        Returns the report that `Tally.add` reads: the task, the files by path, and the counts of rows and rejects,
-        those of samples as "generic", those of views under the key of their tokenizer.
+        Returns the samples as "generic", and the views under the keys of their tokenizers.
         """
-        work, number = self._work[part["task"]], part["part"]
-        samples, rejects = _paths(work.artifact, number)
-        files: dict[str, Written] = {}
-        if not work.has_generic:
-            files |= self._committed(work.artifact, number, GENERIC, lambda: self._annotated(work, _rows(part["rows"])))
-        counts = {"generic": self._count(samples, GENERIC, rejects)}
+        work = self._work[part.task]
+        if work.has_generic:
+            path, refused = _paths(work.artifact, part.number)
+            samples = Committed(self._store.read(path, GENERIC), self._rejects_in(refused))
+        else:
+            samples = self._committed(work.artifact, part.number, GENERIC, lambda: self._annotated(work, part.rows))
+        committed = {"generic": samples}
+        schema = ANSWER_VIEW if self._config.task(part.task).explains_answers else VIEW
         for view in work.views:
-            path, rejects = _paths(view.artifact, number)
-            schema = ANSWER_VIEW if self._config.task(work.task).explains_answers else VIEW
 
             def read_view(view: ViewWork = view) -> Parted:
-                return self._read(work.task, view.reader, self._store.read(samples, GENERIC).to_pylist())
+                return self._read(work.task, view.reader, samples.table.to_pylist())
 
-            files |= self._committed(view.artifact, number, schema, read_view)
-            counts[view.reader.key] = self._count(path, VIEW, rejects)
-        return {"task": work.task, "counts": counts, "files": {path: asdict(file) for path, file in files.items()}}
+            committed[view.reader.key] = self._committed(view.artifact, part.number, schema, read_view)
+        return committed
 
-    def _committed(
-        self,
-        artifact: Artifact,
-        part: int,
-        schema: pa.Schema,
-        make: Callable[[], Parted],
-    ) -> dict[str, Written]:
-        """The files of a part by path. They are written unless a shard's footer has the key, part and source.
+    def _rejects_in(self, path: str) -> list[Row]:
+        """The rejects in the file at `path`, which exists only if there are any."""
+        return self._store.read(path, REJECT).to_pylist() if self._store.exists(path) else []
+
+    def _committed(self, artifact: Artifact, number: int, schema: pa.Schema, make: Callable[[], Parted]) -> Committed:
+        """The part of an artifact in the store; it is made unless a shard's footer has the key, part and source.
 
         The source's checksum or revision counts, since the key does not depend on the order of its rows: in another
         order, parts of the same number have other rows.
         """
         source = self._work[artifact.task].survey.origin
-        (path, refused), name = _paths(artifact, part), f"{_name(part)} of {source.sha256 or source.revision}"
-        origin = Origin(artifact.key, name)
+        path, refused = _paths(artifact, number)
+        origin = Origin(artifact.key, f"{_name(number)} of {source.sha256 or source.revision}")
         shard = self._store.read_committed(path, schema)
         if shard is not None and shard.origin == origin:
-            (rejects,) = self._store.read_all([refused])
-            return {path: shard.written} if rejects is None else {path: shard.written, refused: written(rejects)}
-        rows, rejected = make()
+            (content,) = self._store.read_all([refused])
+            files = {path: shard.written} if content is None else {path: shard.written, refused: written(content)}
+            return Committed(shard.table, self._rejects_in(refused), files)
+        rows, rejects = make()
         files = {}
-        if rejected:
-            files[refused] = self._store.write_shard(refused, pa.Table.from_pylist(rejected, schema=REJECT), REJECT)
+        if rejects:
+            files[refused] = self._store.write_shard(refused, pa.Table.from_pylist(rejects, schema=REJECT), REJECT)
         table = pa.Table.from_pylist(rows, schema=schema)
-        return files | {path: self._store.write_shard(path, table, schema, origin=origin)}
+        files[path] = self._store.write_shard(path, table, schema, origin=origin)
+        return Committed(table, rejects, files)
 
-    def _annotated(self, work: TaskWork, rows: list[Row]) -> Parted:
+    def _annotated(self, work: TaskWork, rows: Iterable[Row]) -> Parted:
         """(generic rows with evidence, rejects)."""
         accepted, rejects = _parted(rows)
         if work.evidence is not None:
@@ -289,16 +320,6 @@ class PartWorker:
             decoder_tokenizer=writer,
             units=settings.units,
         )
-
-    def _count(self, path: str, schema: pa.Schema, refused: str) -> dict[str, Any]:
-        """Counts of the committed rows, read back: all, those cut to fit a model, and rejects by reason."""
-        column = "cut" if "cut" in schema.names else "sample_id"
-        rows = self._store.read(path, schema, [column])[column]
-        cut = len(rows) - rows.null_count if column == "cut" else 0
-        reasons: list[str] = []
-        if self._store.exists(refused):
-            reasons = self._store.read(refused, REJECT, ["reason"])["reason"].to_pylist()
-        return {"rows": len(rows), "cut": cut, "rejects": dict(Counter(reasons))}
 
 
 def _parted(rows: Iterable[Row]) -> Parted:

@@ -20,8 +20,8 @@ from closelook.jobs.config import RunConfig
 from closelook.jobs.plan.checkpoints import ModelUnavailable
 from closelook.jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load_tokenizer, resolve, tokenizers_key
 from closelook.jobs.plan.taken import tasks_of
-from closelook.jobs.stages.prepare.parts import Evidence, Reader, TaskWork, ViewWork, shards_of
-from closelook.jobs.store import Artifact, Ledger, key_of, samples_of, views_of
+from closelook.jobs.stages.prepare.parts import Evidence, Reader, TaskWork, ViewWork
+from closelook.jobs.store import Ledger, key_of, samples_of, views_of
 from closelook.lrp_core.records.types import UserError
 
 VERSION = 4  # raised when samples or evidence change: artifacts of older versions are stale
@@ -102,9 +102,9 @@ def work_of(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader],
             version=VIEWS_VERSION, schema=titled(VIEW), samples=samples.key, tokenizer=reader.key, options=options
         )
         artifact = replace(views_of(reader.key, task), key=key)
-        if task in reader.tasks and not _is_whole(ledger, artifact, parts):
+        if task in reader.tasks and not ledger.is_done(artifact):
             views.append(ViewWork(artifact, reader))
-    has_generic = _is_whole(ledger, samples, parts)
+    has_generic = ledger.is_done(samples)
     return TaskWork(survey, samples, parts, config.shard_rows, evidence, tuple(views), has_generic, required)
 
 
@@ -122,19 +122,9 @@ def required_of(config: RunConfig, task: str, readers: list[Reader], labels_befo
     return Wanted(output, tuple(dict.fromkeys([*names, *labels_before])), numbered, settings.evidence)
 
 
-def _labels_in(entered: dict[str, Any] | list[str] | None) -> Sequence[str]:
-    """The labels in a manifest's entry of demands, which older versions wrote as a list."""
-    if entered is None:
-        return ()
-    return entered["labels"] if isinstance(entered, dict) else entered[1:]
-
-
-def _is_whole(ledger: Ledger, artifact: Artifact, parts: int) -> bool:
-    """True if the artifact is done and has all its parts, which manifests of older versions do not list."""
-    if not ledger.is_done(artifact):
-        return False
-    listed = "shards" in (ledger.record(artifact) or {})
-    return listed or set(shards_of(artifact, parts)) <= set(ledger.shards(artifact))
+def _labels_in(entered: dict[str, Any] | None) -> Sequence[str]:
+    """The labels in a manifest's entry of demands."""
+    return () if entered is None else entered["labels"]
 
 
 def origin_of(config: RunConfig, task: str) -> Origin:

@@ -11,7 +11,7 @@ from closelook.evaluation.report.overview.leaderboard import boards
 from closelook.evaluation.report.page import Provenance, Site
 from closelook.evaluation.report.results import Results
 from closelook.evaluation.report.sections.costs import explicit_against_modified
-from closelook.evaluation.report.sections.tables import score_tables
+from closelook.evaluation.report.sections.tables import glance_figure, score_tables
 from closelook.evaluation.report.table import DONE, Table
 from closelook.evaluation.schema import SchemaMismatch
 from closelook.jobs.bench.storage import measured_by
@@ -58,20 +58,22 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
         return StageSummary("report", 0, 1, (), (where,))
     results = results_of(run)
     samples = Explorer.of(explorer(run, results))
-    added = [product.shown.report(run) for product in of_packages() if product.shown.report is not None]
+    added = [product.report(run) for product in of_packages() if product.report is not None]
     reported = Reported(run, results)
-    numbers = other_numbers(reported)
+    shown = boards(results, other_numbers(reported))
+    tables = all_tables(store, results)
     site = Site(
         provenance=provenance(run),
         results=results,
-        tables=all_tables(store, results),
+        tables=tables,
+        glance=glance_figure(tables[1], results),
         parts=(*(part(reported) for part in PARTS), *added),
         samples=samples,
         neurons=neuron_explorer(run, results, samples.ids),
         sources=SourcesExplorer.of(answer_entries(run, results.methods)),
         summary=_summary(run, results),
         notes=tuple(notes(run, results)),
-        other_numbers=numbers,
+        boards=shown,
         no_neurons=no_neurons(reported),
     )
     files, written = site.files(), {}
@@ -81,7 +83,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     for old in store.files(artifact.folder, ".html", recursive=True):  # pages of a former report with more samples
         if old not in written:
             store.delete(old)
-    groups = [[board.model, board.task, board.groups] for board in boards(results, numbers)]
+    groups = [[board.model, board.task, board.groups] for board in shown]
     record = {"version": REPORT_VERSION, "groups": groups, "shards": list(files)}
     ledger.commit(artifact, record, files=written)
     return StageSummary("report", 1, 0, (), (where,), (artifact,))

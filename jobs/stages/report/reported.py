@@ -24,7 +24,7 @@ from closelook.evaluation.scoring.faithfulness.areas import (
     scores_of,
     shown_variant,
 )
-from closelook.evaluation.scoring.faithfulness.flips import CONTRAST, TARGET_LOGIT
+from closelook.evaluation.scoring.faithfulness.flips import TARGET_LOGIT
 from closelook.evaluation.scoring.faithfulness.scores import Summary, summarise
 from closelook.evaluation.scoring.metrics import METRICS, applicable, lead, overlap
 from closelook.jobs.plan.node import ModelPlan, Run
@@ -32,7 +32,6 @@ from closelook.jobs.products.controls.rows import control_rows
 from closelook.jobs.products.curves import CurvesNode, curves_of
 from closelook.jobs.stages.report.results import cell_key_of, samples_of_variant
 from closelook.jobs.store import Ledger
-from closelook.lrp_core.records.explained import CONTRASTIVE
 
 _COLUMNS = list(dict.fromkeys([*AREA_COLUMNS, *CURVE_COLUMNS]))
 
@@ -78,16 +77,6 @@ class Reported:
     def controls(self) -> list[ControlRow]:
         """The results of all controls that are done."""
         return list(control_rows(self.run))
-
-    def explained_number(self, model: str, task: str) -> str:
-        """The number that the shown scores of a model and task explain, as curves name it."""
-        return CONTRAST if (model, task) in self._contrastive else TARGET_LOGIT
-
-    @cached_property
-    def _contrastive(self) -> set[tuple[str, str]]:
-        """The (model, task) whose shown scores explain the target minus the foil."""
-        defaults = self.results.defaults.items()
-        return {cell_key[:2] for cell_key, variant in defaults if variant.explanation == CONTRASTIVE.name}
 
     @cached_property
     def runtimes(self) -> list[dict[str, Any]]:

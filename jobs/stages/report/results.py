@@ -62,7 +62,6 @@ def results_of(run: Run) -> Results:
         tuned_on=tuned_on,
         clusters=clusters,
         seeds=_seeds(config),
-        undefined=frozenset(plan.undefined),
     )
     for cell_key in tuned_on:
         if states.get(cell_key) == DONE:

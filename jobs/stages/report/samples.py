@@ -73,25 +73,21 @@ def one_sample(run: Run, results: Results) -> Entry | None:
     before without, else the first. The model: the one with the most methods. The sample: of those that every method
     explains, the first by id that the model predicts rightly, or else the first.
     """
-    cells = relevance_artifacts(run.plan)
-    shown: dict[tuple[str, str], dict[str, Artifact]] = defaultdict(dict)
-    for cell_key in shown_cell_keys(results):
-        shown[cell_key.task, cell_key.model][cell_key.method] = cells[cell_key]
-    scored = [name for name in results.tasks if any(task == name for task, _ in shown)]
+    keys, tasks = list(shown_cell_keys(results)), results.tasks
+    scored = [name for name in tasks if any(key.task == name for key in keys)]
     if not scored:
         return None
-    tasks = results.tasks
     task = min(scored, key=lambda name: (tasks[name].image, tasks[name].scope is None, tasks[name].evidence is None))
-    models = [model for model in run.plan.models if (task, model.name) in shown]
-    model = max(models, key=lambda model: len(shown[task, model.name]))
-    maps = shown[task, model.name]
-    right = []
-    for cell in maps.values():
-        samples = default_samples(run.store, results, cell_key_of(cell))
-        right.append(dict(zip(samples["sample_id"].to_pylist(), samples["correct"].to_pylist(), strict=True)))
-    common = set.intersection(*map(set, right))
-    chosen = sorted(common, key=lambda name: (not right[0][name], name))[:1]
+    of_task = [key for key in keys if key.task == task]
+    model = max(run.plan.models, key=lambda model: sum(key.model == model.name for key in of_task))
+    keys = [key for key in of_task if key.model == model.name]
+    samples = [default_samples(run.store, results, key) for key in keys]
+    common = set.intersection(*(set(table["sample_id"].to_pylist()) for table in samples))
+    right = dict(zip(samples[0]["sample_id"].to_pylist(), samples[0]["correct"].to_pylist(), strict=True))
+    chosen = sorted(common, key=lambda name: (not right[name], name))[:1]
     generic = rows_by_id(run.store, run.ledger.whole(samples_of(task)), GENERIC, chosen)
+    cells = relevance_artifacts(run.plan)
+    maps = {key.method: cells[key] for key in keys}
     entries = _Explained(run.ledger, results, model, task, chosen, maps, {}, {}).entries(chosen, generic)
     return entries[0] if entries else None
 

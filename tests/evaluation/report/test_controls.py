@@ -62,7 +62,7 @@ def test_a_run_without_random_relevance_has_its_control_all_the_same():
 
 def test_the_figure_has_no_planted_method():
     [figure] = controls_figure(ROWS, METHODS, "random")
-    lines = {line.split(",")[1] for line in figure.data.splitlines()[1:]}
+    lines = {point.line for point in figure.points}
     assert lines == {"AttnLRP", "LRP", "Random"}
 
 
@@ -85,5 +85,5 @@ def test_the_first_screen_names_a_failed_control_beside_the_method():
         "attnlrp": "randomisation"
     }
     assert "AttnLRP is not to be used: it fails a control on" in board.conclusion
-    rows = leaderboard(some_results(), other_numbers).rows
+    rows = leaderboard([board]).rows
     assert [row.labels[1] for row in rows if row.cells[-1].state == "randomisation"] == ["AttnLRP"]

@@ -1,8 +1,8 @@
 """Table 8 shows what was measured, the newest of each model and device, beside the published numbers."""
 
-from closelook.evaluation.report.render import cell_text
 from closelook.evaluation.report.sections.costs import explicit_against_modified
 from closelook.jobs.methods import METHODS
+from tests.shown import in_words
 
 
 def number(model="gpt2", method="attnlrp", value=1.0, measure="backward_ms", **changes):
@@ -12,7 +12,7 @@ def number(model="gpt2", method="attnlrp", value=1.0, measure="backward_ms", **c
 
 def ours(*numbers):
     [table] = explicit_against_modified(numbers, METHODS)
-    texts = [[cell_text(c, column) for c, column in zip(row.cells, table.columns, strict=True)] for row in table.rows]
+    texts = [[in_words(c, column) for c, column in zip(row.cells, table.columns, strict=True)] for row in table.rows]
     return {row.labels: text for row, text in zip(table.rows, texts, strict=True) if row.section == "ours"}, table
 
 

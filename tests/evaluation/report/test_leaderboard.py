@@ -25,7 +25,7 @@ from closelook.jobs.methods import METHODS
 
 NAMES = ("lrp", "attnlrp", "gradient_x_input", "random")
 N = 60
-VARIANT = Variant("contrastive", "full", "ordinary", "all")
+VARIANT = Variant("contrastive", "full", "non_special", "full")
 
 
 def compared(shares, measure, scale=100.0, names=NAMES):
@@ -65,20 +65,14 @@ def test_a_group_of_several_is_no_winner():
         "less often than at least one of them."
     )
     assert f" With {N} samples, differences of PG below " in conclusion
-    assert "First choice" not in conclusion, "nothing was timed"
 
 
-def test_a_winner_is_named_with_its_interval_and_faithfulness():
+def test_a_winner_is_named_with_its_interval():
     results = some_results((0.95, 0.5, 0.5, 0.1))
-    faithful = {("gpt2", "sva"): compared((0.9, 0.3, 0.2, 0.1), "delta_area", 1.0)}
-    [board] = boards(results, OtherNumbers(faithful))
+    [board] = boards(results, OtherNumbers())
     assert board.conclusion.startswith(
         "LRP finds the evidence more often than AttnLRP, Gradient×Input and random relevance (PG "
     )
-    assert "First choice: LRP: no method is shown to be more faithful (ΔA)." in board.conclusion
-    faithful = {("gpt2", "sva"): compared((0.1, 0.9, 0.2, 0.1), "delta_area", 1.0)}
-    [board] = boards(results, OtherNumbers(faithful))
-    assert "First choice: LRP, though other methods are more faithful (ΔA)." in board.conclusion
 
 
 def test_a_method_that_is_not_beaten_does_not_beat_all_that_are_beaten():
@@ -109,29 +103,12 @@ def test_methods_that_always_differ_alike_have_no_power_sentence():
     assert board.conclusion == "No method is shown to find the evidence more often than another."
 
 
-def test_the_fastest_of_a_group_is_named_and_faithful_ones_come_first():
-    seconds = {("gpt2", "sva", "lrp"): 0.2, ("gpt2", "sva", "attnlrp"): 0.1}
-    [board] = boards(some_results(), OtherNumbers(seconds=seconds))
-    assert "First choice: AttnLRP (100 ms a sample): it is the fastest of them." in board.conclusion
-    both = {("gpt2", "sva"): compared((0.9, 0.9, 0.2, 0.1), "delta_area", 1.0)}
-    [board] = boards(some_results(), OtherNumbers(both, seconds))
-    faithful = "no method is shown to be more faithful (ΔA)."
-    fastest = "First choice: AttnLRP (100 ms a sample): it is the fastest of them"
-    assert f"{fastest}, and {faithful}" in board.conclusion
-    some = {("gpt2", "sva"): compared((0.9, 0.2, 0.1), "delta_area", 1.0, ("lrp", "gradient_x_input", "random"))}
-    [board] = boards(some_results(), OtherNumbers(some, seconds))
-    measured = "faithfulness is measured for LRP only"
-    assert f"{measured}, and {faithful} The fastest is AttnLRP (100 ms)." in board.conclusion
-
-
 def test_methods_that_no_test_tells_apart_are_said_to_be_and_chance_is_named():
     [board] = boards(some_results((0.5, 0.5, 0.5, 0.5)), OtherNumbers())
     assert board.conclusion.startswith("No method is shown to find the evidence more often than another.")
     assert board.used == []
-    seconds = {("gpt2", "sva", "lrp"): 0.2, ("gpt2", "sva", "attnlrp"): 0.1}
-    [board] = boards(some_results((0.5, 0.5, 0.05, 0.5)), OtherNumbers(seconds=seconds))
+    [board] = boards(some_results((0.5, 0.5, 0.05, 0.5)), OtherNumbers())
     assert board.conclusion.startswith("LRP, AttnLRP: not shown to find the evidence more often than random relevance")
-    assert "First choice" not in board.conclusion
 
 
 def test_a_method_at_chance_says_why_that_is_no_fault_where_its_record_does():
@@ -166,12 +143,6 @@ def test_differences_that_other_seeds_do_not_show_are_named():
     assert "seed" not in board.conclusion
 
 
-def test_of_a_group_the_only_one_that_no_method_beats_in_faithfulness_is_named():
-    faithful = {("gpt2", "sva"): compared((0.9, 0.1, 0.1, 0.1), "delta_area", 1.0)}
-    [board] = boards(some_results(), OtherNumbers(faithful))
-    assert "First choice: LRP: no method is shown to be more faithful (ΔA)." in board.conclusion
-
-
 def test_controls_of_a_group_say_how_many_methods_were_tried_and_what_failed_elsewhere():
     verdicts = {("gpt2", "sva", "lrp"): "", ("llama", "sva", "attnlrp"): "randomisation"}
     [board] = boards(some_results(), OtherNumbers(verdicts=verdicts))
@@ -179,9 +150,6 @@ def test_controls_of_a_group_say_how_many_methods_were_tried_and_what_failed_els
     assert [standing.method for standing in board.used] == ["lrp"]
     assert board.conclusion.startswith("No test tells LRP and AttnLRP apart by ")
     assert "AttnLRP is not to be used: it fails a control on llama · sva." in board.conclusion
-    seconds = {("gpt2", "sva", "lrp"): 0.2, ("gpt2", "sva", "attnlrp"): 0.1}
-    [board] = boards(some_results(), OtherNumbers(seconds=seconds, verdicts=verdicts))
-    assert "First choice: LRP (200 ms a sample)." in board.conclusion, "what fails a control is not preferred"
     [some] = boards(some_results(), OtherNumbers(verdicts={("gpt2", "sva", "lrp"): ""}))
     assert some.controls == "1 passed, 1 untried"
     [untried] = boards(some_results(), OtherNumbers())
@@ -189,35 +157,36 @@ def test_controls_of_a_group_say_how_many_methods_were_tried_and_what_failed_els
 
 
 def test_what_the_boards_leave_out_is_told_with_the_reason():
+    cells = {name: CellKey("gpt2", "sva", "float32", name) for name in ("lrp", "alti_logit", "normxlogit")}
     results = replace(
         some_results(),
         tasks={name: TASKS[name] for name in ("sva", "qa", "next_word")},
-        methods={name: METHODS[name] for name in (*NAMES, "alti", "alti_logit")},
-        scores={(CellKey("gpt2", "sva", "float32", "lrp"), VARIANT, lead()): Score(90.0, N + 3)},
-        undefined=frozenset({("gpt2", "alti")}),
+        methods={name: METHODS[name] for name in (*NAMES, "alti", "alti_logit", "normxlogit")},
+        states={cells["alti_logit"]: "missing", cells["normxlogit"]: "done"},
+        scores={
+            (cells["lrp"], VARIANT, lead()): Score(90.0, N + 3),
+            (cells["normxlogit"], VARIANT, lead()): Score(90.0, N),
+            (cells["normxlogit"], VARIANT._replace(tokens="all", scope="full"), "peak"): Score(0.0, N),
+        },
     )
-    other_numbers = OtherNumbers(
-        unfaithful={("gpt2", "sva"): "nobody asked"}, uncompared={"qa": "scores are not computed"}
-    )
-    reasons = dict(left_out(results, other_numbers, boards(results, other_numbers)))
+    reasons = dict(left_out(results, boards(results, OtherNumbers())))
     assert reasons["Task next_word"].startswith("no evidence is marked in its samples")
-    assert reasons["Task qa"] == "no methods are compared: scores are not computed"
-    assert reasons["ALTI"] == "not defined for gpt2"
-    assert reasons["ALTI-Logit"] == "not in this run's config for gpt2 · sva"
-    assert reasons["ΔA"] == "not measured: nobody asked"
-    assert "Controls" not in reasons
-    assert reasons["gpt2 · sva"] == "3 samples that some of the methods do not explain"
-    assert "LRP" not in reasons
+    assert reasons["Task qa"] == "no methods are compared; Tables say what is missing"
+    absent = "NormXLogit (noise), ALTI-Logit (missing), ALTI (undefined)"
+    assert set(reasons["gpt2 · sva"].split(", ")) == {
+        *absent.split(", "),
+        "3 samples that some of the methods do not explain",
+    }
 
 
 def test_the_table_has_a_row_for_each_method_of_what_was_compared():
-    table = leaderboard(some_results(), OtherNumbers(seconds={("gpt2", "sva", "lrp"): 0.002}))
+    table = leaderboard(boards(some_results(), OtherNumbers(seconds={("gpt2", "sva", "lrp"): 0.002})))
     rows = {row.labels: row.cells for row in table.rows}
     assert set(rows) == {("gpt2", label) for label in ("LRP", "AttnLRP", "Gradient×Input", "Random")}
     group, evidence, delta, cost, _ = rows["gpt2", "LRP"]
     assert (group.value, cost.value, delta.value) == (1, 2.0, None)
     assert evidence.n == N
-    assert leaderboard(replace(some_results(), comparisons={}), OtherNumbers()).rows == ()
+    assert boards(replace(some_results(), comparisons={}), OtherNumbers()) == []
 
 
 def test_seconds_of_a_method_are_its_pass_and_its_own_backward():

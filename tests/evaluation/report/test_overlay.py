@@ -8,7 +8,6 @@ import pytest
 from PIL import Image
 
 from closelook.evaluation.benchmark.pictures import Preprocessing
-from closelook.evaluation.report.heatmaps.one_sample import picture_rows
 from closelook.evaluation.report.heatmaps.overlay import (
     LEVELS,
     colour_map,
@@ -17,6 +16,7 @@ from closelook.evaluation.report.heatmaps.overlay import (
     patch_names,
     with_picture,
 )
+from closelook.evaluation.report.heatmaps.plotted import sample_figure
 from closelook.evaluation.report.heatmaps.tokens import Line, data
 
 #: Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB.
@@ -118,10 +118,10 @@ def test_relevance_of_pictures_that_is_not_finite_is_said_and_has_no_maximum(wro
 
 
 def test_rows_of_pictures_show_every_method_and_escape_its_name():
-    figure = picture_rows(entry(), "Title", "Caption.")
-    assert figure.svg.count("<image ") == 5  # the picture, and twice two
+    figure = sample_figure(entry(), "one_sample", "Title", "Caption.")
+    assert figure.svg.count("<image ") == 3
     assert "&lt;b&gt;A&lt;/b&gt;" in figure.svg
-    assert figure.svg.count("stroke-dasharray") == 2
+    assert figure.svg.count("stroke-dasharray") == 3, "evidence is outlined in each"
 
 
 def test_ramp_of_the_legend_is_the_map():

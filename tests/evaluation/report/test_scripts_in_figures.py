@@ -7,7 +7,7 @@ from fontTools.fontBuilder import FontBuilder
 from fontTools.pens.ttGlyphPen import TTGlyphPen
 from matplotlib.font_manager import fontManager
 
-from closelook.evaluation.report.heatmaps.one_sample import line_starts
+from closelook.evaluation.report.heatmaps.layout import line_starts
 from closelook.evaluation.report.heatmaps.plotted import plotted, saved
 from closelook.evaluation.report.heatmaps.tokens import Line, data
 

@@ -1,7 +1,5 @@
 """The page of sources: its table, its figure of error against forwards, and the entries of its explorer."""
 
-import csv
-
 import numpy as np
 import pytest
 
@@ -89,13 +87,11 @@ def test_samples_without_lds_are_counted_and_untrained_models_say_so():
 
 def test_the_figure_joins_budgets_and_screened_sources_over_the_same_samples():
     [figure] = error_figures([judged(lacking={0})], used(), "random")
-    points = figure.files["figures/sources_error.csv"]
-    lines = list(csv.reader(points.splitlines()))[1:]
-    known = [(name, float(x), 1 - float(y)) for *_, name, x, y, _, _ in lines]
+    known = [(point.line, point.x, 1 - point.cell.value) for point in figure.points]
     expected = [("ContextCite", 32, 0.5), ("ContextCite", 64, 0.8), ("LRP", 2, 0.6), ("LRP, screened", 4, 0.7)]
     for name, x, lds in expected:
         assert [value for label, at, value in known if (label, at) == (name, x)] == [pytest.approx(lds, abs=0.05)]
-    assert all(low and high for *_, low, high in lines), "every point has its interval"
+    assert all(point.cell.low <= point.cell.high for point in figure.points), "every point has its interval"
     assert not [name for name, *_ in known if "logits" in name]
 
 

@@ -1,64 +1,46 @@
-"""One sample and what every method says of its tokens: the picture and its numbers."""
+"""One sample and what every method says of its tokens, as the report's figure."""
 
+import re
 import xml.etree.ElementTree as ET
 from itertools import pairwise
 
 import pytest
 
-from closelook.evaluation.report.heatmaps.one_sample import LABEL, WIDE, token_rows, token_table
+from closelook.evaluation.report.heatmaps.layout import letters_of, line_starts, visible
+from closelook.evaluation.report.heatmaps.plotted import sample_figure
 from closelook.evaluation.report.heatmaps.tokens import Line, colour, data
-from closelook.evaluation.report.render import comma_separated
 
 SVG = "{http://www.w3.org/2000/svg}"
-TOKENS = ["[CLS]", "The", " keys", " <b>&", "\x07", " 鍵", " to", " are"]
-VALUES = [9.0, 0.5, 2.0, -1.0, 0.0, 0.001, 1.0, 0.1]
+TOKENS = ["[CLS]", "The", " keys", " <b>&", "\x07", " to", " are"]
+VALUES = [9.0, 0.5, 2.0, -1.0, 0.0, 1.0, 0.001]
 LINES = [Line("AttnLRP", VALUES, "target"), Line("Random", VALUES[::-1])]
-EVIDENCE = [token == " keys" for token in TOKENS]
-SPECIAL = [token == "[CLS]" for token in TOKENS]
 
 
-@pytest.fixture
-def entry():
-    return data(TOKENS, LINES, EVIDENCE, SPECIAL, task="sva", model="gpt2", position=7)
+def figure():
+    evidence, special = [token == " keys" for token in TOKENS], [token == "[CLS]" for token in TOKENS]
+    shown = data(TOKENS, LINES, evidence, special, task="sva", model="gpt2", position=6)
+    return sample_figure(shown, "one_sample", "sva, gpt2.", "Why.")
 
 
-def words(svg):
-    """(text, x, y, class) of every token, and the methods' names apart."""
-    texts = [
-        (node.text, float(node.get("x")), float(node.get("y")), node.get("class")) for node in svg.iter(f"{SVG}text")
-    ]
-    return [node for node in texts if node[3] != "m"], [node[0] for node in texts if node[3] == "m"]
+def test_every_method_has_a_row_of_the_same_tokens_with_their_colours_and_evidence_is_underlined():
+    drawn = figure()
+    words = [node.text for node in ET.fromstring(drawn.svg).iter(f"{SVG}text")]
+    tokens = [visible(token) for token in TOKENS]
+    assert words == ["sva, gpt2.", "AttnLRP", *tokens, "Random", *tokens]
+    fills = re.findall(r"fill: (#[0-9a-f]{6})", drawn.svg)
+    for share in (0.25, 1.0, -0.5, 0.5):
+        assert fills.count(colour(share)) >= 1, "special tokens set no scale"
+    assert drawn.svg.count("stroke: #1d2327; stroke-width: 1.2") == 2
+    assert drawn.pdf.startswith(b"%PDF")
+    assert (drawn.svg, drawn.pdf) == (figure().svg, figure().pdf), "equal samples give equal bytes"
 
 
-def test_every_method_has_a_row_of_the_same_tokens_with_their_colours_and_marks(entry):
-    svg = ET.fromstring(token_rows(entry, "sva", "why").svg)
-    tokens, methods = words(svg)
-    assert methods == ["AttnLRP", "Random"]
-    assert [text for text, *_ in tokens] == ["[CLS]", "The", "keys", "<b>&", "�", "鍵", "to", "are"] * 2
-    assert [at for at, token in enumerate(tokens[:8]) if token[3] == "s"] == [0]
-    fills = [rect.get("fill") for rect in svg.iter(f"{SVG}rect") if rect.get("fill") != "none"]
-    assert fills[:5] == [colour(share) for share in (0.25, 1.0, -0.5, 0.5, 0.05)], "special tokens set no scale"
-    assert len(list(svg.iter(f"{SVG}path"))) == 2, "evidence is underlined in each row"
-
-
-def test_tokens_do_not_overlap_and_wrap_at_the_edge_of_the_picture(entry):
-    long = data([f" word{at}" for at in range(60)], [Line("LRP", [1.0] * 60)], task="sva", model="gpt2", position=59)
-    for made in (token_rows(entry, "", ""), token_rows(long, "", "")):
-        tree = ET.fromstring(made.svg)
-        boxes = [
-            (float(n.get("y")), float(n.get("x")), float(n.get("textLength")))
-            for n in tree.iter(f"{SVG}text")
-            if n.get("class") != "m"
-        ]
-        assert max(x + length for _, x, length in boxes) <= WIDE
-        for (y, x, length), (below, right, _) in pairwise(boxes):
-            assert below > y or right >= x + length - 0.1
-        assert max(y for y, *_ in boxes) < float(tree.get("height"))
-    assert min(x for _, x, _, _ in words(ET.fromstring(made.svg))[0]) >= LABEL
-
-
-def test_the_numbers_of_the_picture_are_a_table(entry):
-    table = token_table(entry, "One sample", "why")
-    assert [cell.value for cell in table.rows[0].cells] == VALUES
-    assert [row.labels for row in table.rows] == [("gpt2", "AttnLRP"), ("gpt2", "Random")]
-    assert "sva,gpt2,AttnLRP,,keys,2,2.0,done" in comma_separated(table)
+@pytest.mark.parametrize("tokens", [TOKENS, [f" word{at}" for at in range(60)]])
+def test_tokens_do_not_overlap_and_wrap_at_the_edge(tokens):
+    starts, lines = line_starts(tokens, 40)
+    ends = [(line, start + letters_of(visible(token))) for token, (line, start) in zip(tokens, starts, strict=True)]
+    assert all(end <= 40 for _, end in ends)
+    for (line, end), (next_line, start) in zip(ends, starts[1:], strict=False):
+        assert next_line > line or start >= end
+    assert all(0 <= second[0] - first[0] <= 1 for first, second in pairwise(starts))
+    assert starts[-1][0] == lines - 1

@@ -8,7 +8,7 @@ from closelook.evaluation.report.table import Cell, Column, Row, Table
 from closelook.evaluation.schema.versioned import versioned
 from closelook.jobs.plan.node import Node, Part
 from closelook.jobs.plan.units import cut_units
-from closelook.jobs.products.record import Made, Product, Shown, Unit
+from closelook.jobs.products.record import Made, Product, Unit
 from closelook.jobs.store import Artifact
 from closelook.lrp_core import Batch
 from closelook.lrp_core.readers.readout import label_logits
@@ -79,5 +79,5 @@ ENTROPY = Product(
     schema=lambda dtype: SCHEMA,
     units=units,
     compute=compute,
-    shown=Shown(forwards=lambda node: node.samples, report=report),
+    report=report,
 )

@@ -1,6 +1,7 @@
 """The benchmark as a stage of a run: every model once, on the first prepared samples, kept as Parquet."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -10,15 +11,17 @@ from closelook.jobs.cluster.executor import executed_by
 from closelook.jobs.commands.roots.status import collect
 from closelook.jobs.config import RunConfig
 from closelook.jobs.config.file import ConfigError
+from closelook.jobs.plan.cells import make_plan
 from closelook.jobs.plan.models import resolve
-from closelook.jobs.plan.node import Plan
-from closelook.jobs.stages import bench as stage
-from closelook.jobs.stages.bench import bench
+from closelook.jobs.plan.node import Plan, Run
+from closelook.jobs.products.benchmarks import nodes
+from closelook.jobs.stages.compute import compute
 from closelook.jobs.stages.run import run
 from closelook.jobs.store import Ledger
 from tests.jobs.inline import Unused
 from tests.jobs.small import config_of, prepared, rows_of, save_model
 
+bench = partial(compute, stage="bench")
 ROWS = [{**rows_of(1, seed=1)[0], "sample_id": "s999", "foil_id": None}, *rows_of(5)]
 
 
@@ -101,11 +104,11 @@ def test_a_model_that_cannot_be_loaded_fails_alone(tmp_path, models, inline):
 
 def test_other_weights_are_measured_again(tmp_path, models):
     config, store = run_of(tmp_path, models[0])
-    plan = stage.make_plan(config, store)
-    (measurement,) = stage.measurements_of(config.bench, plan)
+    plan = make_plan(config, store)
+    (measurement,) = nodes(Run(config, plan, Ledger(store)))
     other = save_model(tmp_path / "gpt2", seed=1)
     changed = resolve(config.models[0].model_copy(update={"id": str(other)}))
-    (moved,) = stage.measurements_of(config.bench, Plan((replace(measurement.plan, resolved=changed),)))
+    (moved,) = nodes(Run(config, Plan((replace(measurement.plan, resolved=changed),)), Ledger(store)))
     assert moved.artifact.place == measurement.artifact.place
     assert moved.artifact.key != measurement.artifact.key
 
@@ -119,7 +122,7 @@ def test_status_counts_benchmarks(tmp_path, models, inline):
     config, store = run_of(tmp_path, models[0])
 
     def state():
-        lines = collect(config, stage.make_plan(config, store), Ledger(store))
+        lines = collect(config, make_plan(config, store), Ledger(store))
         return lines["gpt2", "sva", "float32", "bench"].states
 
     assert state() == {"missing": 1}

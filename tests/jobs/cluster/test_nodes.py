@@ -54,7 +54,7 @@ class Slow(Worker):
         return super().__call__(table)
 
 
-class SlowlyGrowing(Worker):
+class Hurried(Worker):
     """Model `grows` takes two seconds for a unit, and two units at once, until there is a file `hurry`."""
 
     def __call__(self, table):
@@ -141,20 +141,17 @@ def logged(root, event):
 
 @pytest.mark.nightly  # a minute of nodes that come and go; `Slots` is tested by day
 @pytest.mark.ray
-def test_pools_grow_as_nodes_come_but_for_models_that_wait_and_outlive_those_that_go(
-    cluster, tmp_path, model, monkeypatch
-):
+def test_pools_grow_as_nodes_come_and_outlive_those_that_go(cluster, tmp_path, model, monkeypatch):
     """Ray counts GPUs where there are none: models run on the CPU."""
     many = {
         "shard_rows": 1,
         "token_budget": 12,
         "models": [{"name": "grows", "id": str(model), "gpus": 1, "workers": [1, 3]}],
     }
-    many["models"].append({"name": "waits", "id": str(model), "gpus": 1, "methods": ["random"]})
     undisturbed = config_of(tmp_path / "undisturbed", **many)
     with without_ray():
         assert attribute(undisturbed, prepared(undisturbed, MANY)).complete
-    monkeypatch.setattr(stage, "Worker", SlowlyGrowing)
+    monkeypatch.setattr(stage, "Worker", Hurried)
     monkeypatch.setattr(scheduler, "LOOK_S", 0.5)
     monkeypatch.setattr(recorder, "LOG_EVERY_S", 0.0)
     config = config_of(tmp_path / "root", **many)
@@ -166,10 +163,6 @@ def test_pools_grow_as_nodes_come_but_for_models_that_wait_and_outlive_those_tha
     run.start()
     wait_for(lambda: logged(root, "unit"))
     nodes.append(cluster.add_node(num_cpus=1, num_gpus=1))
-    wait_for(lambda: [line for line in logged(root, "begin") if line["pool"] == "waits"])
-    assert logged(root, "grow") == [], "the model that waits goes first"
-    wait_for(lambda: logged(root, "grow"))
-    assert [line["pool"] for line in logged(root, "end")] == ["waits"], "then there is room"
     used = lambda: {line["worker"] for line in logged(root, "unit") if line["pool"] == "grows"}  # noqa: E731
     wait_for(lambda: len(used()) == 2)
     lost = nodes.pop(0)
@@ -184,32 +177,29 @@ def test_pools_grow_as_nodes_come_but_for_models_that_wait_and_outlive_those_tha
         cluster.remove_node(node)
     (summary,) = done
     assert summary.complete, summary.failures
-    assert [line["workers"] for line in logged(root, "grow")] == [2], (
-        "the third node is for the worker that lost its own"
-    )
     assert relevance_of(config, store) == relevance_of(undisturbed, Store(undisturbed.root))
 
 
-def test_pools_grow_where_workers_fit_after_those_that_lost_their_nodes():
+def test_works_start_where_workers_fit_after_those_that_lost_their_nodes():
     anywhere, zoned = Share(1, 0), Share(1, 0, (("zone", "b"),))
     nodes = {"a": ({}, 2.0), "b": ({"zone": "b"}, 1.0)}
     slots = Slots(list(nodes.values()), list(nodes), look=lambda: nodes)
     first, second = slots.take(anywhere, 1, 2), slots.take(zoned, 1, 1)
     assert (first, second) == ([0, 0], [1])
-    assert not slots.grow(anywhere, first, 3), "no room"
+    assert slots.take(anywhere, 1, 1) is None, "no room"
     del nodes["b"]
     nodes |= {"c": ({"zone": "c"}, 1.0), "d": ({}, 1.0)}
     slots.refresh()
     assert second == [1], "its worker waits for a node of its zone"
-    assert slots.grow(anywhere, first, 3)
-    assert not slots.grow(anywhere, first, 3), "it has as many as it may"
+    third = slots.take(anywhere, 1, 1)
+    assert third is not None
     assert slots.take(zoned, 1, 1) is None, "a node that came later must say where it is"
     nodes["e"] = ({"zone": "b"}, 1.0)
     slots.refresh()
     assert [slots._ids[node] for node in second] == ["e"]
-    assert not slots.grow(zoned, second, 2), "the node is the worker's that lost its own"
-    slots.give_back(zoned, second)
-    slots.give_back(anywhere, first)
+    assert slots.take(zoned, 1, 1) is None, "the node is the worker's that lost its own"
+    for share, taken in ((zoned, second), (anywhere, first), (anywhere, third)):
+        slots.give_back(share, taken)
     assert slots.room(anywhere) == 5
     assert len(slots.take(anywhere, 1, 9)) == 5, "what was taken on nodes that went is given back to none"
 

@@ -10,7 +10,7 @@ import pytest
 
 from closelook.jobs.cluster import recorder as module
 from closelook.jobs.cluster.recorder import Recorder
-from closelook.jobs.cluster.reports import REPORT, reported
+from closelook.jobs.cluster.reports import Report, reported
 from closelook.jobs.products.explaining import Explainer
 from closelook.jobs.runner import driver as stage
 from closelook.jobs.runner.worker import Worker
@@ -47,7 +47,7 @@ def lines_of(store):
 
 
 def report_of(**changes):
-    return dict.fromkeys(REPORT.names, 0) | {"unit": "u", "error": "", "worker": "node/1", "result": None} | changes
+    return Report(**{"unit": "u", "worker": "node/1", **changes})
 
 
 def test_a_stage_leaves_a_line_for_every_unit(tmp_path, model, inline, monkeypatch):
@@ -103,7 +103,9 @@ def test_units_cost_no_request_of_their_own(store, counters, monkeypatch):
     with Recorder(store, "attribute") as recorder:
         for _ in range(1000):
             now[0] += 0.3  # five minutes in all
-            recorder.unit("gpt2 float64", "gpt2", report_of(rows=2, tokens=7, commit_s=0.5))
+            recorder.unit(
+                "gpt2 float64", "gpt2", report_of(rows=2, tokens=7, seconds=dict.fromkeys(KINDS, 0.0) | {"commit": 0.5})
+            )
     assert len(written) == len(set(written)) == 3
     times, rows = counters["closelook_rows", "gpt2", "attribute"]
     assert rows == 2000
@@ -137,8 +139,7 @@ def test_secrets_are_in_no_line_and_no_report(store, monkeypatch):
     def refuse():
         raise RuntimeError(f"denied to {SECRET}")
 
-    (report,) = reported("u", 1, 1, refuse).to_pylist()
-    assert report["error"] == "u: RuntimeError: denied to [AWS_SECRET_ACCESS_KEY]"
+    assert reported(Report("u"), refuse).error == "u: RuntimeError: denied to [AWS_SECRET_ACCESS_KEY]"
     with Recorder(store, "attribute") as recorder:
         recorder.unit("gpt2", "gpt2", report_of(error=f"denied to {SECRET}"))
         recorder.end("gpt2", [f"denied to {SECRET}"])

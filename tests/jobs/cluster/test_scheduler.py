@@ -3,19 +3,21 @@
 import json
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
-from closelook.jobs.cluster import reports, scheduler
+from closelook.jobs.cluster import scheduler
 from closelook.jobs.cluster.executor import executed_by
 from closelook.jobs.cluster.pools import Work
+from closelook.jobs.cluster.reports import Report
 from closelook.jobs.cluster.scheduler import run_all
 from closelook.jobs.cluster.slots import Slots
 from tests.jobs.inline import Inline, Unused
 from tests.jobs.small import config_of
 from tests.patience import wait_for
 
-REPORT = dict.fromkeys(reports.REPORT.names, 0) | {"rows": 1, "tokens": 1, "error": "", "result": None}
+REPORT = Report("u", rows=1, tokens=1)
 
 
 class Cluster(Inline):
@@ -26,9 +28,9 @@ class Cluster(Inline):
         self.begun, self.most, self.expected = [], 0, 1
         self._running, self._lock = set(), threading.Lock()
 
-    def held(self, config, stage, work, share, workers):
+    def held(self, config, stage, work, share):
         with self._lock:
-            self.begun.append((work.name, workers.size))
+            self.begun.append((work.name, share.workers))
             self._running.add(work.name)
             self.most = max(self.most, len(self._running))
         wait_for(lambda: self.most >= self.expected)
@@ -36,7 +38,7 @@ class Cluster(Inline):
         for block in work.arguments[0]:
             if isinstance(block, Exception):
                 raise block
-            yield REPORT | block
+            yield replace(REPORT, **block)
         with self._lock:
             self._running.discard(work.name)
 
@@ -86,31 +88,16 @@ def test_a_model_that_waits_for_room_lets_smaller_ones_pass(do, cluster):
     assert (sorted(first), last) == (["a", "c"], "b")
 
 
-def test_a_pool_grows_when_a_node_comes_unless_a_model_waits(do, cluster, monkeypatch):
-    """One node comes, of two that `large` waits for, and later another."""
-    nodes, seen = {"a": ({}, 2.0)}, []
-    cluster.places = lambda: Slots(list(nodes.values()), list(nodes), look=lambda: nodes)
-    monkeypatch.setattr(scheduler, "LOOK_S", 0.01)
+def test_ray_may_let_a_pool_grow_unless_a_model_waits(do, cluster):
+    seen = []
 
-    def stream(config, stage, work, share, workers):
-        if work.name == "large":
-            yield REPORT
-            return
-        nodes["b"] = ({}, 1.0)
-        time.sleep(0.2)
-        seen.append(workers.size)
-        nodes["c"] = ({}, 1.0)
-        wait_for(lambda: workers.size >= 4)
-        seen.append(workers.size)
+    def stream(config, stage, work, share):
+        seen.append((work.name, share.workers, share.most))
         yield REPORT
 
     cluster.stream = stream
-
-    def pairs(*works):
-        return do(*((name, workers, [{}] * 5) for name, workers in works))
-
-    assert pairs(("small", [2, 4]), ("large", [2, 2])) == []
-    assert seen == [2, 4], "none while another waits"
+    do(("small", [2, 4], [{}] * 5), ("large", [2, 4], [{}] * 5))
+    assert seen == [("small", 2, 2), ("large", 2, 4)]
 
 
 def test_a_model_that_asks_for_more_than_the_cluster_has_fails_alone(do, cluster):

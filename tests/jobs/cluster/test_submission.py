@@ -8,12 +8,10 @@ import pytest
 
 from closelook.jobs.cluster import submission
 from closelook.jobs.cluster.pools import ClusterUnreachable
-from closelook.jobs.cluster.submission import Cluster, Deadline, OtherCommand
-from closelook.jobs.store import Store, lock
-from closelook.jobs.store.lock import run_lock
+from closelook.jobs.cluster.submission import Cluster, Deadline
 
 NEVER = Deadline(float("inf"))
-COMMAND = "python -m closelook run"
+COMMAND = "python -m closelook run --root s3://bucket/run"
 
 
 @dataclass
@@ -82,7 +80,7 @@ def test_of_many_who_submit_at_once_one_does_and_the_others_follow(cluster, dash
 
     def submit():
         together.wait()
-        answers.append(cluster.job_of("s3://bucket/run", COMMAND, {}))
+        answers.append(cluster.job_of(COMMAND, {}))
 
     threads = [threading.Thread(target=submit) for _ in range(8)]
     for thread in threads:
@@ -91,21 +89,19 @@ def test_of_many_who_submit_at_once_one_does_and_the_others_follow(cluster, dash
         thread.join()
     ((name, _),) = dashboard.jobs.items()
     assert sorted(answers) == [(name, False), *[(name, True)] * 7]
-    assert dashboard.sent[name]["env_vars"] == {lock.JOB: name, "RAY_JOB_STOP_WAIT_TIME_S": "30"}
+    assert dashboard.sent[name]["env_vars"] == {"RAY_JOB_STOP_WAIT_TIME_S": "30"}
 
 
-def test_a_job_that_has_ended_is_followed_by_the_next_number_and_other_roots_have_other_names(cluster, dashboard):
-    first, _ = cluster.job_of("s3://bucket/run", COMMAND, {})
-    other, _ = cluster.job_of("s3://bucket/other", COMMAND, {})
+def test_a_job_that_has_ended_is_followed_by_the_next_number_and_other_commands_have_other_names(cluster, dashboard):
+    first, _ = cluster.job_of(COMMAND, {})
+    other, _ = cluster.job_of(f"{COMMAND} --set seed=1", {})
     dashboard.ends(first)()
-    second, ran_before = cluster.job_of("s3://bucket/run", COMMAND, {"env_vars": {"A": "b"}})
+    second, ran_before = cluster.job_of(COMMAND, {"env_vars": {"A": "b"}})
     assert not ran_before
     assert first.rpartition("-")[::2] == (second.rpartition("-")[0], "1")
     assert second.endswith("-2")
     assert other.rpartition("-")[0] != first.rpartition("-")[0]
     assert dashboard.sent[second]["env_vars"]["A"] == "b"
-    with pytest.raises(OtherCommand, match=r"in use by the job .*-2, which runs `python -m closelook run`"):
-        cluster.job_of("s3://bucket/run", f"{COMMAND} --set seed=1", {})
 
 
 @pytest.mark.parametrize(
@@ -120,16 +116,16 @@ def test_a_job_that_has_ended_is_followed_by_the_next_number_and_other_roots_hav
     ],
 )
 def test_the_exit_code_is_the_jobs_own(status, code, expected, cluster, dashboard):
-    name, _ = cluster.job_of("/root", COMMAND, {})
+    name, _ = cluster.job_of(COMMAND, {})
     dashboard.script = iter([None, dashboard.ends(name, status, code)])
-    assert cluster.follow("/root", name, NEVER, 0) == expected
+    assert cluster.follow(name, NEVER) == expected
 
 
 def test_a_dashboard_that_is_away_for_a_while_is_waited_for_and_its_log_goes_on(
     cluster, dashboard, capsys, monkeypatch
 ):
     monkeypatch.setattr(submission, "DRAIN_S", 10)
-    name, _ = cluster.job_of("/root", COMMAND, {})
+    name, _ = cluster.job_of(COMMAND, {})
     dashboard.log = [
         ["prep", "are: 2\n", RuntimeError("closed")],
         [OSError("refused")],
@@ -137,39 +133,28 @@ def test_a_dashboard_that_is_away_for_a_while_is_waited_for_and_its_log_goes_on(
     ]
     away = [ConnectionError("refused"), RuntimeError("502"), None]
     dashboard.script = iter([*away, dashboard.ends(name, "SUCCEEDED", 0)])
-    assert cluster.follow("/root", name, NEVER, 0) == 0
+    assert cluster.follow(name, NEVER) == 0
     assert capsys.readouterr().out == "prepare: 2\nattribute"
 
 
 def test_a_cluster_that_is_gone_and_one_that_was_started_anew_are_told(cluster, dashboard, monkeypatch):
-    name, _ = cluster.job_of("/root", COMMAND, {})
+    name, _ = cluster.job_of(COMMAND, {})
     dashboard.script = iter([dashboard.jobs.clear])
     with pytest.raises(ClusterUnreachable, match=f"lost the job {name}"):
-        cluster.follow("/root", name, NEVER, 0)
+        cluster.follow(name, NEVER)
     monkeypatch.setattr(submission, "PATIENCE_S", 0.05)
     dashboard.script = itertools.repeat(ConnectionError("refused"))
     with pytest.raises(ClusterUnreachable, match="does not answer any more: refused"):
-        cluster.follow("/root", name, NEVER, 0)
+        cluster.follow(name, NEVER)
 
 
-@pytest.mark.parametrize("owner", ["this job", "another", "nobody"])
-def test_at_the_deadline_the_jobs_own_run_is_asked_to_stop_before_ray_is(
-    owner, cluster, dashboard, tmp_path, monkeypatch
+@pytest.mark.parametrize(("deadline", "code"), [(Deadline(0), 124), (Deadline(float("inf"), terminated=True), 143)])
+def test_at_the_deadline_and_after_sigterm_ray_stops_the_job_and_is_asked_again_where_that_was_lost(
+    deadline, code, cluster, dashboard, monkeypatch
 ):
-    name, _ = cluster.job_of(str(tmp_path), COMMAND, {})
-    store = Store(str(tmp_path))
-    asked = []
-
-    def look():
-        asked.append((lock.is_asked(store), list(dashboard.stopped)))
-
-    dashboard.script = iter([look] * 40 + [dashboard.ends(name, code=1)])
-    monkeypatch.setenv(lock.JOB, name if owner == "this job" else "closelook-0-1")
-    if owner == "nobody":
-        code = cluster.follow(str(tmp_path), name, Deadline(0), 0.1)
-    else:
-        with run_lock(store):
-            code = cluster.follow(str(tmp_path), name, Deadline(0), 0.1)
-    assert code == 124
-    politely = [(True, []), (True, [name])] if owner == "this job" else [(False, [name])]
-    assert [step for step, _ in itertools.groupby(asked[1:])] == politely
+    monkeypatch.setattr(submission, "KILL_S", 0.05)
+    name, _ = cluster.job_of(COMMAND, {})
+    dashboard.script = iter([None] * 20 + [dashboard.ends(name, code=1)])
+    assert cluster.follow(name, deadline) == code
+    assert 1 < len(dashboard.stopped) < 20
+    assert set(dashboard.stopped) == {name}

@@ -37,7 +37,7 @@ def draw(store, curves, key=None):
     """Write the files of a complete set of curves, under its own key or another. Returns the first shard's path."""
     curves = replace(curves.artifact, key=key or curves.artifact.key)
     store.write_bytes(begun(curves), b"")
-    store.write_manifest(curves.name, {"key": curves.key, "shards": [curves.shard("000")]})
+    Ledger(store).commit(curves, {"shards": [curves.shard("000")]})
     return begun(curves)
 
 

@@ -149,7 +149,7 @@ def two_runs(tmp_path):
         rows = [row | {"relevance": row["relevance"][::-1]} for row in relevance_rows(views, "random", seed=9)]
         write_cell(second, cell, rows)
         made = second.manifest(cell.name)
-        second.write_manifest(cell.name, record | made | {"artifact": made["cell"], "key": cell.key})
+        second.write_manifest(cell.name, record | made)
         second.delete(f"manifest/scores.gpt2.sva.float32.{method}.json")
         score_plan(CONFIG, a_plan(second, [cell]), second)
     return first, second

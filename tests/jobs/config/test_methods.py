@@ -3,6 +3,7 @@
 import pytest
 
 from closelook.jobs import methods as table
+from closelook.jobs.cluster.reports import reports_in
 from closelook.jobs.config import RunConfig
 from closelook.jobs.config.methods import configured
 from closelook.jobs.methods import METHODS
@@ -78,9 +79,9 @@ def test_one_method_under_two_options_runs_as_two_cells_of_one_unit(tmp_path, mo
     store = prepared(config, rows_of(6))
     (work,) = missing_work(config, Ledger(store), make_plan(config, store))
     worker = Worker(store, work.plan.resolved, WorkerOptions.of(config, work.plan.resolved.config))
-    for unit in work.work().tables():
-        (report,) = worker(unit).to_pylist()
-        assert not report["error"]
+    for unit in work.work().reader()():
+        (report,) = reports_in(worker(unit))
+        assert not report.error
         work.add(report)
     assert list(work.close()) == []
     assert all(Ledger(store).is_done(planned.artifact) for planned in make_plan(config, store).cells())

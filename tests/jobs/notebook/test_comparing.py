@@ -1,7 +1,5 @@
 """`closelook.compare` and the tests that a run carries: those of the report, on data of any form."""
 
-import csv
-import io
 import json
 import re
 from pathlib import Path
@@ -23,6 +21,7 @@ from closelook.jobs.notebook import comparing
 from closelook.jobs.store import Store
 from tests.docs.test_blocks import PAGES, to_run
 from tests.jobs.inline import without_ray
+from tests.shown import numbers_of
 from tests.synthetic import write_run
 
 METHODS = ["attnlrp", "gradient_x_input", "random"]
@@ -47,18 +46,12 @@ def compared(tmp_path_factory):
         )
 
 
-def rows_of(compared, name):
-    """The rows of a table of the report."""
-    text = compared.run.store.read_bytes(f"report/tables/{name}.csv").decode()
-    return list(csv.DictReader(io.StringIO(text)))
-
-
 def test_means_and_groups_are_those_of_the_report(compared):
     means = compared.means[compared.means["metric"] == lead()].set_index("method")
     assert set(means.index) == set(METHODS)
     assert (means["low"] <= means["value"]).all()
     assert (means["value"] <= means["high"]).all()
-    shown = rows_of(compared, "leaderboard")
+    shown = numbers_of(compared.run.store, "leaderboard")
     labels = {closelook.METHODS[name].label: name for name in METHODS}
     groups = {labels[row["method"]]: int(float(row["value"])) for row in shown if row["label"] == "group"}
     assert groups == means["group"].to_dict()

@@ -317,7 +317,7 @@ def test_what_no_manifest_vouches_for_is_not_read_and_the_latest_counts(root):
     store.delete(f"manifest/{cell.name}.json")
     again = closelook.load(str(root)).relevance(task="sva", method="random", tokens=False)
     assert again["relevance"].map(list).tolist() == before["relevance"].map(list).tolist()
-    newer = {"artifact": record["cell"], "inputs": {"tokenizer": "words-0000"}, "written": "2025-02-01T00:00:00Z"}
+    newer = {"inputs": {"tokenizer": "words-0000"}, "written": "2025-02-01T00:00:00Z"}
     store.write_manifest(cell.name, record | newer)
     latest = closelook.load(str(root)).relevance(task="sva", method="random", tokens=False)
     assert len(latest) == len(before)
@@ -329,7 +329,7 @@ def test_relevance_of_models_in_two_precisions_is_read_together(root):
     views, before = run.views("arrow", task="sva").to_pylist(), run.relevance(task="sva", method="random", tokens=False)
     cell = a_cell("sva", "random", dtype="float64", key="fedcba9876543210")
     write_cell(store, cell, relevance_rows(views, "random"))
-    fields = {"artifact": vars(cell), "inputs": {"tokenizer": "words-0000"}, "written": "2025-02-01T00:00:00Z"}
+    fields = {"inputs": {"tokenizer": "words-0000"}, "written": "2025-02-01T00:00:00Z"}
     store.write_manifest(cell.name, store.manifest(cell.name) | fields)
     both = closelook.load(str(root)).relevance(task="sva", method="random", tokens=False)
     assert both["dtype"].value_counts().to_dict() == {"float32": len(before), "float64": len(before)}

@@ -25,6 +25,7 @@ from closelook.jobs.store.artifacts import samples_of
 from tests.jobs.forked import Forked
 from tests.jobs.small import REPOSITORY, ended
 from tests.patience import PATIENCE_S
+from tests.shown import numbers_of
 
 PACKAGE = REPOSITORY / "tests" / "example_package"
 PAIRS = "keys to the cabinet are is\nbridge near the houses is are\n"
@@ -132,15 +133,15 @@ def test_what_an_installed_package_brings_is_computed_and_in_the_tables_until_it
     assert store.read(samples_of("pairs").folder, GENERIC)["source"].to_pylist() == ["pairs"] * 2
     rows = {row["value"] for row in store.read("scores", SCORES).to_pylist() if row["metric"] == "chosen"}
     assert min(rows) >= 4
-    table = store.read_bytes("report/tables/table1_random.csv").decode()
-    for label in (r"Embedding norm \(power=2\.0\)", '"AttnLRP, constant softmax"'):
-        assert re.search(rf",pairs,renamed,{label},Chosen,tokens,", table)
+    for label in ("Embedding norm (power=2.0)", "AttnLRP, constant softmax"):
+        chosen = {"task": "pairs", "model": "renamed", "method": label, "group": "Chosen", "label": "tokens"}
+        assert numbers_of(store, "table1_random", **chosen)
     shards = [pq.read_table(path) for path in sorted((tmp_path / "root" / "entropy").rglob("*.parquet"))]
     entropies = {row["sample_id"]: row["entropy"] for shard in shards for row in shard.to_pylist()}
     assert entropies == pytest.approx(entropies_of(store), rel=1e-5)
-    assert re.search(r",pairs,renamed,,entropy,", store.read_bytes("report/tables/entropy.csv").decode())
+    assert numbers_of(store, "entropy", task="pairs", model="renamed", label="entropy")
     assert re.search(r"renamed +pairs +float32 +entropy +1\b", run("status", "--config", config)[1])
-    assert "1 entropies of predictions, 0 missing: 0 forwards of a sample" in run("plan", "--config", config)[1]
+    assert re.search(r"renamed +pairs +float32 +entropy +1 +0 +0 +0\.0 s", run("plan", "--config", config)[1])
     code, out, err = run("export", "--config", config, "--to", str(tmp_path / "out"))
     assert code == 0, err
     card = (tmp_path / "out" / "README.md").read_text()

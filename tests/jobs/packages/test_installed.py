@@ -111,4 +111,4 @@ def test_a_method_of_ones_own_is_in_the_report_of_a_run(environment, run, mine):
     scores = Store(str(run.folder / "runs" / "mine")).read("scores", SCORES).to_pylist()
     assert {row["task"] for row in scores} == {"mine"}
     assert {row["n"] for row in scores if row["metric"] == "accuracy"} == {1}
-    assert "Nearest" in (run.folder / "runs/mine/report/report.md").read_text()
+    assert "Nearest" in (run.folder / "runs/mine/report/numbers.csv").read_text()

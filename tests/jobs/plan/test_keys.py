@@ -171,7 +171,7 @@ def test_a_new_version_of_a_method_makes_all_that_is_made_of_it_stale(keys, monk
         ("closelook.jobs.plan.choices:CURVES_VERSION", {"trials", "curves"}),
         ("closelook.jobs.products.neurons.heatmaps", {"heatmaps"}),
         ("closelook.jobs.products.neurons.knockouts", {"knockouts"}),
-        ("closelook.jobs.products.whole:BENCH_VERSION", {"bench"}),
+        ("closelook.jobs.products.benchmarks", {"bench"}),
         ("closelook.jobs.products.pruning", {"pruning"}),
         ("closelook.jobs.products.controls.randomisation", {"randomisation"}),
         ("closelook.jobs.products.controls.shapley", {"shapley"}),

@@ -17,6 +17,7 @@ from transformers import AutoConfig, ViTConfig
 
 from closelook.jobs.config import ModelConfig, RunConfig
 from closelook.jobs.geometries import GEOMETRIES
+from closelook.jobs.plan import checkpoints
 from closelook.jobs.plan.checkpoints import ModelUnavailable, hash_files, hub_reachable, numbers_of, preprocessing_of
 from closelook.jobs.plan.known import stamp_of
 from closelook.jobs.plan.models import load_tokenizer, open_view, resolve, tokenizer_key
@@ -274,3 +275,28 @@ def test_random_models_of_images_that_are_not_square_are_refused():
 @pytest.mark.parametrize(("name", "most"), [("bert-base", 512), ("roberta-base", 512), ("gpt2", 1024)])
 def test_a_geometry_takes_as_many_tokens_as_the_model_it_stands_for(name, most):
     assert resolve(ModelConfig(name="m", id=f"random/{name}")).max_length == most
+
+
+def test_a_large_file_is_hashed_once_on_a_machine_and_again_once_it_changed(tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(checkpoints, "LARGE_BYTES", 3)
+    path = tmp_path / "model.safetensors"
+
+    def hashed() -> str:
+        checkpoints._hash_file.cache_clear()  # as in another process
+        return hash_files([path])
+
+    path.write_bytes(b"first")
+    first = hashed()
+    assert not (tmp_path / "cache").exists(), "it changed a moment ago"
+    monkeypatch.setattr(checkpoints, "SETTLED_S", -1.0)
+    assert hashed() == first
+    (kept,) = (tmp_path / "cache/closelook/hashes").iterdir()
+    kept.write_text("0" * 64)
+    assert hashed() != first, "read from there"
+    path.write_bytes(b"other")
+    hashed()
+    assert len(list(kept.parent.iterdir())) == 2
+    path.write_bytes(b"s")
+    hashed()
+    assert len(list(kept.parent.iterdir())) == 2, "a small one is not kept"

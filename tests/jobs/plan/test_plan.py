@@ -6,7 +6,6 @@ import pyarrow as pa
 import pytest
 
 from closelook.evaluation.schema import VIEW
-from closelook.jobs.commands.roots.plan_costs import Basis, finer_costs
 from closelook.jobs.config.methods import configured
 from closelook.jobs.config.settings import FINER_KEYS
 from closelook.jobs.methods import METHODS
@@ -14,7 +13,6 @@ from closelook.jobs.plan import cells as planning
 from closelook.jobs.plan.cells import make_plan, validate
 from closelook.jobs.plan.finer import KEPT
 from closelook.jobs.plan.inputs import Inputs
-from closelook.jobs.products.relevance import FINER
 from closelook.jobs.products.table import stale
 from closelook.jobs.store import Ledger
 from closelook.lrp_core.records.capabilities import POST_NORM
@@ -126,15 +124,6 @@ def test_heads_are_planned_for_the_subset_and_the_methods_that_have_them(base, m
     assert heads == {"attnlrp": 4, "gradient_x_input": 4}
 
 
-def test_finer_relevance_is_counted_as_missing_until_its_options_are_chosen(base, model, tmp_path):
-    _, store = base
-    methods = [{"attnlrp": {"composite": ["vit", "epsilon"]}}, "lrp"]
-    config = config_of(tmp_path, model, methods=methods, select={"samples": 4}, heads={"sva": 4})
-    basis = Basis(config, Ledger(store), make_plan(config, store), {})
-    [cost] = finer_costs(basis, FINER["heads"])
-    assert (cost.cells, cost.missing) == (2, 2)
-
-
 def test_heads_are_planned_in_the_first_precision_of_a_task(base, model, tmp_path):
     _, store = base
     models = [{"name": "gpt2", "id": str(model), "dtypes": {"sva": ["float64", "float32"]}}]
@@ -150,7 +139,7 @@ def test_the_manifest_decides_what_is_done(base):
     assert Ledger(store).state(cell) == "missing"
     store.write_bytes(f"{cell.folder}/{cell.key[:12]}-00000-aa.parquet", b"")
     assert Ledger(store).state(cell) == "partial"
-    store.write_manifest(cell.name, {"state": "complete", "cell": vars(cell)})
+    Ledger(store).commit(cell, {})
     assert Ledger(store).state(cell) == "done"
 
 
@@ -162,7 +151,8 @@ def replaced(store, plan):
 def test_cells_that_another_key_has_replaced_are_stale(base, model, tmp_path):
     config, store = base
     for planned in make_plan(config, store).cells():
-        store.write_manifest(planned.artifact.name, {"state": "complete", "cell": vars(planned.artifact)})
+        cell = planned.artifact
+        Ledger(store).commit(cell, {})
     assert replaced(store, make_plan(config, store)) == []
     reseeded = make_plan(config_of(tmp_path, model, seed=1), store)
     assert [name.split(".")[4] for name in replaced(store, reseeded)] == ["random"]

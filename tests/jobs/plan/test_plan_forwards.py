@@ -8,11 +8,10 @@ from closelook.jobs.config import RunConfig
 from closelook.jobs.config.methods import configured
 from closelook.jobs.methods import METHODS, applicable
 from closelook.jobs.plan.cells import requests_of
-from closelook.jobs.plan.forwards import forwards, forwards_of_labels
+from closelook.jobs.plan.forwards import forwards
 from closelook.jobs.products.explaining import Explainer
-from closelook.lrp_core import Request
 from closelook.lrp_core.operations.watching import watched
-from tests.tiny import tiny_classifier, tiny_model
+from tests.tiny import tiny_model
 
 TOKENS = 9
 ROWS = 2
@@ -112,16 +111,3 @@ def test_finer_relevance_costs_the_passes_of_those_that_give_it(product):
     config = run_of(names, EVERY[:2])
     claimed, ran = forwards(config, names, TOKENS), spent(view, config, product)
     assert ran <= claimed <= 1.25 * ran
-
-
-@pytest.mark.parametrize("labels", [2, 9])
-def test_every_label_costs_what_is_planned(labels):
-    view = tiny_classifier("bert", labels)
-    for name in ("lrp", "normxlogit", "occlusion", "integrated_gradients"):
-        method = METHODS[name].configured(steps=3) if name == "integrated_gradients" else METHODS[name]
-        known = {name: method}
-        requests = tuple(Request(name, "target", method.embeddings[0], label=at) for at in range(labels))
-        with counted(view) as passed:
-            Explainer(view, requests, "labels", methods=known, metered=METERED).batch(rows_for(view))
-        ran, claimed = sum(passed.values()), forwards_of_labels([method], labels, TOKENS)
-        assert ran <= claimed <= 1.25 * ran, name

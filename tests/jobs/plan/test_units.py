@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from closelook.evaluation.schema import VIEW
 from closelook.evaluation.scoring.faithfulness.flips import Flips
 from closelook.jobs.plan.gather import digest_of, gather
-from closelook.jobs.plan.inputs import Inputs, read_inputs, samples_of
+from closelook.jobs.plan.inputs import Inputs, read_inputs
 from closelook.jobs.plan.units import cut_by_tokens, cut_units
 from closelook.jobs.products import curves
 from closelook.jobs.store import Ledger, Store
@@ -71,11 +71,11 @@ def test_a_worker_gets_the_samples_of_its_unit_and_reads_pixels_alone(images, tm
     rows = [{**row, "pixels": bytes([i]) * 4 if images else None} for i, row in enumerate(rows_of(10))]
     for name, part in {"0": rows[:4], "4": rows[4:]}.items():
         store.write_shard(f"{views.folder}/{name}.parquet", pa.Table.from_pylist(part, schema=VIEW), VIEW)
-    store.write_manifest(views.name, {"state": "complete"})
-    (unit,) = read_inputs(Ledger(store), "t", "sva").unit("{}", [9, 1, 5]).to_pylist()
+    Ledger(store).commit(views, {"shards": ["0.parquet", "4.parquet"], "rows": 10})
+    selected = read_inputs(Ledger(store), "t", "sva").select([9, 1, 5])
     if not images:
         monkeypatch.setattr(Store, "read", lambda *arguments: pytest.fail("read the views again"))
-    for sample, row in zip(samples_of(unit, store=store), [rows[9], rows[1], rows[5]], strict=True):
+    for sample, row in zip(selected.rows(store), [rows[9], rows[1], rows[5]], strict=True):
         assert [sample[name] for name in ("sample_id", "input_ids", "pixels")] == [
             row[name] for name in ("sample_id", "input_ids", "pixels")
         ]

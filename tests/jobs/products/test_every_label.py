@@ -5,11 +5,8 @@ import pytest
 
 from closelook.evaluation.report.heatmaps.tokens import EVERY_LABEL
 from closelook.evaluation.schema import LABELS, RELEVANCE, SCORES
-from closelook.jobs.commands.roots.plan import show
 from closelook.jobs.config.file import ConfigError
-from closelook.jobs.methods import METHODS
 from closelook.jobs.plan.cells import make_plan
-from closelook.jobs.plan.forwards import forwards_of_labels
 from closelook.jobs.stages.prepare import prepare
 from closelook.jobs.stages.report import report
 from closelook.jobs.store import Ledger, Store
@@ -96,30 +93,6 @@ def test_the_explorer_shows_a_row_a_label_of_the_samples_that_have_them(done):
         of_labels = [(row["label"], row["of"]) for row in entry["rows"] if row["explanation"] == EVERY_LABEL]
         assert of_labels == [(method, name) for method in ("LRP", "NormXLogit") for name in NAMES]
     assert all("of" not in row for entry in entries for row in entry["rows"] if row["explanation"] != EVERY_LABEL)
-
-
-def test_a_plan_says_what_every_label_costs(done, folders, capsys):
-    config, _, store = done
-    show(config, store)
-    assert "2 cells of labels among them, 0 missing: 0 more forwards of a sample" in capsys.readouterr().out
-    more = run_of(folders, config.root, methods=["lrp", "normxlogit", "random"], labels={"sst2": None}, perturb=None)
-    show(more, store)
-    expected = round(forwards_of_labels([METHODS["lrp"], METHODS["normxlogit"]], 2, 1) * len(SST2))
-    assert f"2 cells of labels among them, 2 missing: {expected} more forwards of a sample" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("methods", "labels", "expected"),
-    [
-        (["lrp"], 3, 1 + 3),  # one forward, a backward a label
-        (["lrp", "gradient_l1"], 3, 1 + 2 * 3),  # of two sets of rules
-        (["normxlogit", "logat"], 3, 1.1),
-        (["lrp"], 20, 3 + 20),  # eight labels at once
-        (["occlusion"], 3, 3 * 11),  # another pass for each
-    ],
-)
-def test_forwards_count_a_backward_for_each_label(methods, labels, expected):
-    assert forwards_of_labels([METHODS[name] for name in methods], labels, 10) == pytest.approx(expected)
 
 
 def test_a_task_without_labels_is_an_error_in_one_line(folders, tmp_path):

@@ -124,7 +124,7 @@ def test_layers_that_are_not_asked_for_are_not_computed_and_an_unknown_task_is_n
     plan = make_plan(config, store)
     run = Run(config, plan, Ledger(store))
     part = layers_part(Reported(run, results_of(run)))
-    assert part.note.startswith(f"{len(NAMES)} cells of layers have no scores")
+    assert part.note.startswith(f"{len(NAMES)} of ")
     without = config.model_copy(update={"layers": None})
     assert {planned.artifact.product for planned in make_plan(without, store).cells()} == {"relevance"}
     with pytest.raises(ValueError, match="layers: no task 'sv'"):

@@ -23,6 +23,7 @@ from closelook.lrp_core import Batch, UserError, load_model
 from closelook.lrp_core.neurons.contexts import Context, explain_context
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.leaves import first_leaf, island
+from tests.shown import numbers_of
 from tests.stages import attribute, evaluate, neurons
 
 pytestmark = pytest.mark.drawn
@@ -182,7 +183,7 @@ def test_knock_outs_are_the_models_without_those_neurons_done_once_and_shown(run
     page = store.read_bytes("report/neurons.html").decode()
     assert "Neuron ablation" in page
     assert "Conservation by layer" in page
-    assert "Activation" in store.read_bytes("report/tables/knockouts.md").decode()
+    assert numbers_of(store, "knockouts", ranking="Activation")
     explored(page, ledger, cells_of(config, store), {cell.ranking: cell.artifact for cell in cells})
 
 

@@ -1,6 +1,5 @@
 """Pruning on a real local Ray: every curve is drawn once, from the heads of its key, on the same samples."""
 
-import pickle
 from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import replace
@@ -14,12 +13,13 @@ import pytest
 import torch
 
 from closelook.evaluation.benchmark.samples import sample
-from closelook.evaluation.schema import GENERIC, HEADS, PRUNING
+from closelook.evaluation.schema import GENERIC, HEADS, PRUNING, VIEW
 from closelook.evaluation.scoring.head_orders import RemovalOrder, half_of, ranked_curves
 from closelook.evaluation.scoring.pruning import Sweep
 from closelook.jobs.cluster.executor import executed_by
+from closelook.jobs.cluster.reports import reports_in
 from closelook.jobs.plan.cells import make_plan
-from closelook.jobs.plan.inputs import UNIT_COLUMNS
+from closelook.jobs.plan.inputs import UNIT_COLUMNS, Selected
 from closelook.jobs.plan.models import resolve
 from closelook.jobs.plan.node import Part, Run
 from closelook.jobs.plan.units import Task, WorkerOptions
@@ -70,7 +70,7 @@ def write_cell(store, cell: Artifact, seed=0, rows=ROWS):
         for pooling in POOLINGS
     ]
     store.write_shard(f"{cell.folder}/part.parquet", pa.Table.from_pylist(rows, schema=HEADS), HEADS)
-    store.write_manifest(cell.name, {"state": "complete", "cell": vars(cell), "shards": ["part.parquet"]})
+    Ledger(store).commit(cell, {"shards": ["part.parquet"]})
 
 
 def points(store):
@@ -265,6 +265,7 @@ def write_clusters(store, count):
         for name, cluster in clusters.items()
     ]
     store.write_shard(f"{samples_of('sva').folder}/a.parquet", pa.Table.from_pylist(texts, schema=GENERIC), GENERIC)
+    Ledger(store).commit(samples_of("sva"), {"shards": ["a.parquet"], "rows": len(texts)})
 
 
 @pytest.mark.ray
@@ -380,17 +381,6 @@ def test_a_run_without_relevance_of_heads_is_told_what_to_set(tmp_path, model):
         prune(config, store)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"prune": SETTINGS | {"methods": ["attnlrp"]}}, {"prune": {"random_runs": 0}}, {"explanations": ["target"]}],
-)
-def test_as_many_curves_are_expected_as_are_planned(tmp_path, model, changes):
-    config, store = run_of(tmp_path, model, **changes)
-    names = [method.name for method in config.methods]
-    expected = stage.PRUNING.expected(config, config.models[0], "sva", names)
-    assert sum(expected.values()) == len(list(nodes_of(config, store)))
-
-
 @pytest.fixture
 def sweep(model):
     curves = stage.random_curves(HEADS_OF_MODEL, runs=3, seed=0)
@@ -415,12 +405,12 @@ def test_out_of_memory_halves_the_token_budget(sweep, monkeypatch):
 
 
 def unit_of(config, store, sweep):
-    """A unit of all curves of the sweep on two samples, as a worker gets it, and the path of its shard."""
+    """A task of all curves of the sweep on two samples, and the path of its shard."""
     node = PruningNode(artifact=Artifact("pruning", "gpt2", "sva", "float32", "random", "0" * 64), step=1)
     part = Part(node, "000", tuple(sweep.curves))
-    task = Task("pruning", "pruning.a.000", "float32", (part,), (0,), 64, 64, len(sweep.curves))
-    samples = {name: [[row.get(name) for row in ROWS[:2]]] for name in UNIT_COLUMNS}
-    return pa.table({"task": [pickle.dumps(task)], **samples}), part.paths[0]
+    samples = Selected(pa.Table.from_pylist(ROWS[:2], schema=VIEW).select(UNIT_COLUMNS))
+    task = Task("pruning", "pruning.a.000", "float32", (part,), (0,), 64, 64, len(sweep.curves), samples=samples)
+    return task, part.paths[0]
 
 
 def worker_of(config, store):
@@ -432,7 +422,7 @@ def worker_of(config, store):
 def test_a_row_that_ends_workers_is_a_reject_and_the_curves_are_of_the_others(tmp_path, model, sweep, monkeypatch):
     """As after a device-side assert: the process ends, another one begins the unit again."""
     config, store = run_of(tmp_path, model)
-    block, path = unit_of(config, store, sweep)
+    task, path = unit_of(config, store, sweep)
     whole = Sweep.right
 
     def lost(self, rows, token_budget):
@@ -444,11 +434,11 @@ def test_a_row_that_ends_workers_is_a_reject_and_the_curves_are_of_the_others(tm
     monkeypatch.setattr("os._exit", lambda code: (_ for _ in ()).throw(SystemExit(code)))
     for _ in range(8):
         with suppress(SystemExit):
-            (report,) = worker_of(config, store)(block).to_pylist()
+            (report,) = reports_in(worker_of(config, store)(task.to_table()))
             break
     else:
         pytest.fail("begun again and again")
-    assert (report["error"], report["rejects"]) == ("", 1)
+    assert (report.error, report.rejects) == ("", 1)
     table, (reject,) = store.read_shard(path, PRUNING)
     assert (reject["sample_id"], reject["reason"]) == (ROWS[1]["sample_id"], "ended_worker")
     assert set(table["n"].to_pylist()) == {1}
@@ -456,13 +446,12 @@ def test_a_row_that_ends_workers_is_a_reject_and_the_curves_are_of_the_others(tm
 
 def test_a_row_that_raises_is_a_reject_and_the_curves_are_of_the_others(tmp_path, model, sweep):
     config, store = run_of(tmp_path, model)
-    block, path = unit_of(config, store, sweep)
-    broken = block["input_ids"].to_pylist()
-    broken[0][1] = [10_000] * len(broken[0][1])
-    at = block.column_names.index("input_ids")
-    block = block.set_column(at, "input_ids", pa.array(broken, block["input_ids"].type))
-    (report,) = worker_of(config, store)(block).to_pylist()
-    assert (report["error"], report["rejects"]) == ("", 1)
+    task, path = unit_of(config, store, sweep)
+    rows = task.samples.table.to_pylist()
+    rows[1]["input_ids"] = [10_000] * len(rows[1]["input_ids"])
+    samples = Selected(pa.Table.from_pylist(rows, schema=task.samples.table.schema))
+    (report,) = reports_in(worker_of(config, store)(replace(task, samples=samples).to_table()))
+    assert (report.error, report.rejects) == ("", 1)
     table, (reject,) = store.read_shard(path, PRUNING)
     assert (reject["sample_id"], reject["reason"]) == (ROWS[1]["sample_id"], "model_error")
     alone, _ = sweep.right(rows_for(sweep.view, [{**ROWS[0], "gold_id": None}]), 64)

@@ -9,7 +9,6 @@ import pytest
 
 from closelook.evaluation.schema import CURVES, RELEVANCE, VIEW
 from closelook.evaluation.scoring.faithfulness.flips import Flips, tie_order
-from closelook.jobs.commands.roots.plan_costs import Basis, curves_costs
 from closelook.jobs.config import RunConfig
 from closelook.jobs.config.file import ConfigError
 from closelook.jobs.plan.cells import make_plan, validate
@@ -207,15 +206,6 @@ def test_images_do_not_know_it_and_the_papers_shares_take_what_it_keeps(tmp_path
         RunConfig.load("smoke", overrides=["perturb={ways: [resample], paper: true}"])
     with pytest.raises(ConfigError, match=r"perturb\.draws"):
         RunConfig.load("smoke", overrides=["perturb={draws: 0}"])
-
-
-def test_the_plan_counts_the_forwards_of_every_draw(tmp_path, model):
-    config, store = run_of(tmp_path, model)
-    forwards = []
-    for variant in (changed(config, ways=("resample",), draws=draws) for draws in (1, 4)):
-        [cost] = curves_costs(Basis(variant, Ledger(store), make_plan(variant, store), {}))
-        forwards.append(cost.forwards)
-    assert forwards[1] == 4 * forwards[0] > 0
 
 
 def test_options_are_chosen_by_the_curves_that_perturb_draws(tmp_path, model, inline):

@@ -14,7 +14,6 @@ from closelook.jobs.commands.roots.gc import garbage
 from closelook.jobs.commands.roots.sources import show
 from closelook.jobs.methods import METHODS
 from closelook.jobs.plan.cells import make_plan
-from closelook.jobs.plan.inputs import samples_of
 from closelook.jobs.plan.node import Run
 from closelook.jobs.products.answers import ablations as product
 from closelook.jobs.products.answers import sources
@@ -48,7 +47,7 @@ def nodes_of(config, store, of=product):
 def rows_of(config, store):
     """View rows by sample."""
     [inputs] = make_plan(config, store).models[0].inputs.values()
-    rows = samples_of(inputs.unit(None, range(len(inputs.table))).to_pylist()[0])
+    rows = inputs.select(range(len(inputs.table))).rows(store)
     return {row["sample_id"]: row for row in rows}
 
 

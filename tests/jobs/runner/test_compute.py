@@ -134,7 +134,7 @@ def test_stages_of_a_pass_add_up_and_memory_is_measured_once_a_length(explainer)
     assert set(seconds) == {("gradients", "method"), ("random", "method"), *stages}
     assert 0 < sum(seconds[stage] for stage in stages) <= seconds["gradients", "method"]
     peaks = {timing.method: timing.peak_bytes for timing in first.timings if timing.stage == "method"}
-    blocks = explainer.view.n_layers * first.relevance[REQUESTS[0]].tokens.numel() * explainer.view.d_model * 4
+    blocks = explainer.view.n_layers * first.relevance[REQUESTS[0]].tokens[0].numel() * explainer.view.d_model * 4
     assert peaks["gradients"] > blocks, "the graph keeps more than one state of each block"
     assert all(timing.peak_bytes is None for timing in second.timings)
 

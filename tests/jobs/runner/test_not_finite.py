@@ -1,6 +1,5 @@
 """A model in half precision whose activations are too large for it: what is lost is told, and nothing else is."""
 
-import csv
 import json
 import random
 import re
@@ -20,6 +19,7 @@ from closelook.jobs.store import Ledger
 from closelook.lrp_core import METHODS, Batch, load_model
 from closelook.lrp_core.records.types import UnusableRows
 from tests.jobs.small import VOCABULARY, config_of, prepared, rows_of, save_model
+from tests.shown import numbers_of
 from tests.stages import attribute, evaluate, neurons, perturb, prune
 
 ROWS = rows_of(12)
@@ -84,8 +84,7 @@ def test_rows_that_overflow_are_rejects_and_the_report_says_what_it_leaves_out(t
     assert {reason for _, reason in reasons} == {"not_finite", "logits_not_finite"}
     assert sum(int(rows) for rows, _ in reasons) <= len(ROWS)
     report(config, store)
-    with open(f"{config.root}/report/tables/faithfulness.csv") as file:
-        shown = {(row["method"], row["label"]): row for row in csv.DictReader(file)}
+    shown = {(row["method"], row["label"]): row for row in numbers_of(store, "faithfulness")}
     drawn = {cell.artifact.method: cell.artifact for cell in curves_of(config, config.perturb, planned)}
     for method, label in (("attnlrp", "AttnLRP"), ("random", "Random")):
         areas = ledger.read(drawn[method], CURVES).to_pandas().groupby("sample_id")["area"]
@@ -120,8 +119,7 @@ def test_knock_outs_and_pruning_count_the_samples_that_they_use(tmp_path, inline
         rows = [row for row in every if row["half"] is None]
         assert (record["samples"], {row["n"] for row in rows}) == (11, {11}), artifact
         assert [row["accuracy"] for row in rows if row["step"] == 0] == pytest.approx([right] * (len(rows) // 3))
-    csv_rows = list(csv.DictReader(store.read_bytes("report/tables/knockouts.csv").decode().splitlines()))
-    assert {row["n"] for row in csv_rows if row["ranking"] != SMALLEST_ROW} == {"11"}
+    assert {row["n"] for row in numbers_of(store, "knockouts") if row["ranking"] != SMALLEST_ROW} == {"11"}
 
 
 def test_relevance_that_overflows_is_said_and_not_printed_as_nan(tmp_path, half, closelook):

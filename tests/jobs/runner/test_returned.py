@@ -9,7 +9,7 @@ from torch import nan
 
 from closelook.evaluation.schema import KNOCKOUTS
 from closelook.jobs.products.explaining import Explainer
-from closelook.jobs.products.record import Made, Product, Reject, of_no_task
+from closelook.jobs.products.record import Made, Product, Reject
 from closelook.jobs.products.relevance import RELEVANCE
 from closelook.jobs.products.table import PRODUCTS
 from closelook.jobs.runner.worker import Unfit, checked
@@ -18,7 +18,7 @@ from tests.jobs.small import config_of, prepared, rows_of
 from tests.stages import attribute
 
 SAMPLES = ("a", "b", "c")
-BROUGHT = Product("brought", "brought", "attribute", nodes=lambda run: (), expected=of_no_task)
+BROUGHT = Product("brought", "brought", "attribute", nodes=lambda run: ())
 
 
 def row(sample, *numbers):

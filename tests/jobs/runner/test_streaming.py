@@ -11,10 +11,9 @@ import pytest
 
 from closelook.jobs.cluster.executor import RayExecutor, executed_by, pipeline
 from closelook.jobs.cluster.pools import AHEAD_BYTES, Work
-from closelook.jobs.cluster.reports import reported
+from closelook.jobs.cluster.reports import Report
 from closelook.jobs.cluster.scheduler import run_all
 from closelook.jobs.plan.cells import make_plan
-from closelook.jobs.plan.inputs import task_of
 from closelook.jobs.store import Ledger, Store
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.stages import missing_work
@@ -37,11 +36,11 @@ def test_units_that_another_process_reads_are_those_of_the_driver(tmp_path, mode
     store = prepared(config, rows_of(24))
     (missing,) = missing_work(config, Ledger(store), make_plan(config, store))
     work = missing.work()
-    direct, travelled = list(work.tables()), list(pickle.loads(pickle.dumps(work.reader()))())
+    direct, travelled = list(work.reader()()), list(pickle.loads(pickle.dumps(work.reader()))())
     assert len(direct) == work.units > 2
     for table, same in zip(direct, travelled, strict=True):
-        assert table.drop_columns("task") == same.drop_columns("task")
-        tasks = [task_of(unit.select(["task"]).to_pylist()[0]) for unit in (table, same)]
+        tasks = [pickle.loads(unit["task"][0].as_py()) for unit in (table, same)]
+        assert tasks[0].samples.table == tasks[1].samples.table
         assert tasks[0].title == tasks[1].title
         assert [part.paths for part in tasks[0].parts] == [part.paths for part in tasks[1].parts]
 
@@ -69,7 +68,7 @@ class Waiting:
         while not self.read and before != (before := len(list(self.folder.glob("read-*")))):
             time.sleep(STILL_S)
         self.read = self.read or before
-        return reported(str(table["unit"][0]), 1, self.read, dict)
+        return Report(str(table["unit"][0]), 1, self.read).to_table()
 
 
 @pytest.mark.ray
@@ -82,13 +81,13 @@ def test_the_reader_waits_for_busy_workers(tmp_path):
         worker=Waiting,
         arguments=(tmp_path,),
         size=UNITS,
-        on_report=lambda report: read.append(report["tokens"]),
+        on_report=lambda report: read.append(report.tokens),
         reader=lambda: Reader(tmp_path),
         units=UNITS,
     )
     store = Store(config.root)
     store.create()
     with executed_by(Pooled()):
-        assert run_all(config, store, [work], stage="attribute", unit="rows") == []
+        assert run_all(config, store, [work], "attribute", "rows") == []
     assert len(read) == UNITS
     assert read[0] <= AHEAD_BYTES / BYTES

@@ -4,9 +4,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
+from closelook.jobs.cluster.reports import reports_in
 from closelook.jobs.plan.cells import make_plan
-from closelook.jobs.plan.inputs import samples_of
-from closelook.jobs.plan.units import WorkerOptions
+from closelook.jobs.plan.units import Task, WorkerOptions
 from closelook.jobs.runner.worker import Worker
 from closelook.jobs.store import Ledger, Store
 from tests.jobs.small import config_of, prepared, rows_of
@@ -51,8 +51,8 @@ def test_a_unit_is_explained_while_another_is_committed(tmp_path, model, monkeyp
     monkeypatch.setattr(worker, "_compute", compute)
     monkeypatch.setattr(worker, "_commit", commit)
     with ThreadPoolExecutor(2) as threads:
-        reports = [table.to_pylist()[0] for table in threads.map(worker, islice(work.work().tables(), 2))]
-    assert [report["error"] for report in reports] == ["", ""]
+        reports = [reports_in(table)[0] for table in threads.map(worker, islice(work.work().reader()(), 2))]
+    assert [report.error for report in reports] == ["", ""]
 
 
 def test_the_next_units_rows_are_read_while_another_has_the_device(tmp_path, model, monkeypatch):
@@ -63,15 +63,17 @@ def test_the_next_units_rows_are_read_while_another_has_the_device(tmp_path, mod
     worker = Worker(store, work.plan.resolved, WorkerOptions.of(config, work.plan.resolved.config))
     both_read = threading.Barrier(2, timeout=PATIENCE_S)
 
-    def samples(*arguments, **options):
-        rows = samples_of(*arguments, **options)
+    read = Task.rows_in
+
+    def rows_in(task, store):
+        rows = read(task, store)
         both_read.wait()
         return rows
 
-    monkeypatch.setattr("closelook.jobs.runner.worker.samples_of", samples)
+    monkeypatch.setattr(Task, "rows_in", rows_in)
     with ThreadPoolExecutor(2) as threads:
-        reports = [table.to_pylist()[0] for table in threads.map(worker, islice(work.work().tables(), 2))]
-    assert [report["error"] for report in reports] == ["", ""]
+        reports = [reports_in(table)[0] for table in threads.map(worker, islice(work.work().reader()(), 2))]
+    assert [report.error for report in reports] == ["", ""]
 
 
 def test_a_worker_without_the_package_of_a_product_names_the_product(tmp_path, model, monkeypatch):
@@ -80,5 +82,5 @@ def test_a_worker_without_the_package_of_a_product_names_the_product(tmp_path, m
     (work,) = missing_work(config, Ledger(store), make_plan(config, store))
     worker = Worker(store, work.plan.resolved, WorkerOptions.of(config, work.plan.resolved.config))
     monkeypatch.setattr("closelook.jobs.runner.worker.PRODUCTS", {})
-    (report,) = worker(next(work.work().tables())).to_pylist()
-    assert report["error"].endswith("no package on this machine has the product relevance: ship its wheel with the job")
+    (report,) = reports_in(worker(next(work.work().reader()())))
+    assert report.error.endswith("no package on this machine has the product relevance: ship its wheel with the job")

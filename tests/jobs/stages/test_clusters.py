@@ -39,6 +39,7 @@ def run(tmp_path, inline):
             cluster = None if count is None else f"article {at % count}"
             texts.append(text | {"sample_id": row["sample_id"], "cluster": cluster})
         store.write_shard(f"{samples_of('sva').folder}/a.parquet", pa.Table.from_pylist(texts, schema=GENERIC), GENERIC)
+        Ledger(store).commit(samples_of("sva"), {"shards": ["a.parquet"], "rows": len(texts)})
         plan = make_plan(config, store)
         results = results_of(Run(config, plan, Ledger(store)))
         [comparison] = results.comparisons.values()

@@ -16,6 +16,7 @@ from closelook.jobs.stages.report import report
 from closelook.jobs.store import Store
 from tests.jobs.inline import without_ray
 from tests.jobs.labelled import SST2, STS, WORDS, run_of, save
+from tests.shown import rows_in
 from tests.stages import attribute, evaluate, perturb
 from tests.tiny import tiny_model
 
@@ -75,34 +76,42 @@ def files(tmp_path_factory):
 def test_every_table_and_figure_of_the_paper_has_its_place(files):
     listed = r"^\| (tables?|figures?) ([\d, to]+) \|.*\| (?:`(.+)`|–) \|$"
     rows = re.findall(listed, PAGE.read_text(encoding="utf-8"), re.M)
+    shown = {*files, *(row["table"] for row in rows_in(files["numbers.csv"].decode()))}
     documented = set()
     for kind, numbers, file in rows:
         first, *more = map(int, re.findall(r"\d+", numbers))
         documented |= {(kind[0], number) for number in range(first, (more or [first])[-1] + 1)}
         pattern = re.escape(file).replace("TASK", "[a-z0-9]+").replace("WAY", "(mask|delete)").replace("MODEL", ".+")
-        assert not file or any(re.fullmatch(pattern, name) for name in files), file
+        assert not file or any(re.fullmatch(pattern, name) for name in shown), file
     assert documented == {("t", number) for number in range(1, 6)} | {("f", number) for number in range(1, 29)}
 
 
 def test_the_papers_numbers_stand_beside_ours_and_doubts_are_told(files):
-    text = {name: files[f"tables/{name}.md"].decode() for name in ("shares", "layers")}
-    for doubt in ("sums of ten values", "LogAt contradict its AOPC", "worse than random (.362)", ".364 on its slides"):
-        assert doubt in text["shares"]
-    assert "ALTI has the higher average precision in layers 2, 3, 9 and 11" in text["layers"]
     page = files["faithfulness.html"].decode()
+    for doubt in ("sums of ten values", "LogAt contradict its AOPC", "worse than random (.362)", ".364 on its slides"):
+        assert doubt in page
+    assert "ALTI has the higher average precision in layers 2, 3, 9 and 11" in page
     for printed in ("0.341", "0.423", "0.281"):  # NormXLogit's in table 1: SST-2 of Llama 2 and BERT, STS-B of BERT
         assert f">{printed} (" in page
     assert "0.684 (" in page, "table 3"
 
 
 def test_costs_by_length_have_those_of_the_paper_below(files):
-    text = files["tables/seconds_by_length.md"].decode()
-    seconds = "0.250 [0.200, 0.300]"
-    assert f"| random/bert-base, 4 layers, float32 | a CPU | 512 | {seconds} | – | – | – | {seconds} |" in text
-    assert "| BERT | Quadro RTX 8000 | 512 | 2.36 | 0.780 | 0.800 | 1.79 | 0.360 |" in text
-    text = files["tables/largest_batches.md"].decode()
-    assert "| random/bert-base, 4 layers, float32 | a CPU | DecompX | 321 | – |" in text
-    assert "| BERT | Quadro RTX 8000 | NormXLogit | 750 | 0.5 |" in text
+    rows = rows_in(files["numbers.csv"].decode())
+    ours = {"model": "random/bert-base, 4 layers, float32", "device": "a CPU"}
+    theirs = {"model": "BERT", "device": "Quadro RTX 8000"}
+
+    def values(table, **labels):
+        chosen = [row for row in rows if row["table"] == table and labels.items() <= row.items()]
+        return [(row["value"], row["low"], row["high"]) for row in chosen]
+
+    seconds, none = ("0.25", "0.2", "0.3"), ("", "", "")
+    assert values("seconds_by_length", tokens="512", **ours) == [seconds, none, none, none, seconds]
+    of_paper = [value for value, _, _ in values("seconds_by_length", tokens="512", **theirs)]
+    assert of_paper == ["2.36", "0.78", "0.8", "1.79", "0.36"]
+    assert values("largest_batches", method="DecompX", **ours) == [("321", "", ""), none]
+    texts, milliseconds = values("largest_batches", method="NormXLogit", **theirs)
+    assert (float(texts[0]), round(float(milliseconds[0]), 1)) == (750, 0.5)
 
 
 def test_shrunk_shapes_are_no_row_of_the_tables():

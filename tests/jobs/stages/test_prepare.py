@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,7 +92,7 @@ def test_an_interrupted_run_continues_with_what_is_missing(tmp_path, monkeypatch
     commit, made = module.PartWorker.commit, []
 
     def fail_third(worker, part):
-        if part["part"] == 2 and not made:
+        if part.number == 2 and not made:
             made.append(part)
             raise KeyboardInterrupt
         return commit(worker, part)
@@ -128,13 +129,15 @@ def test_views_of_an_older_version_are_not_used_and_made_again(tmp_path, closelo
     _, store = run(config)
     whole = contents(store)
     (tmp_path / "small.yaml").write_text(config.model_dump_json())
-    [(name, record)] = Ledger(store).records("views")
-    for path in store.files(views_of(record["tokenizer"], "sva").folder):
+    [(_, record)] = Ledger(store).records("views")
+    views = replace(views_of(record["tokenizer"], "sva"), key="0" * 64)
+    for path in store.files(views.folder):
         table = store.read(path, VIEW)
         store.write_shard(path.replace(record["key"][:12], "0" * 12), table, OLD_VIEW)
         store.delete(path)
-    older = {entry: value for entry, value in record.items() if entry not in ("shards", "bytes")}
-    store.write_manifest(name, older | {"key": "0" * 64})
+    shards = [path.rpartition("/")[2] for path in store.files(views.folder)]
+    kept = {entry: record[entry] for entry in ("tokenizer", "rows", "rejects", "benchmark")}
+    Ledger(store).commit(views, {**kept, "shards": shards})
     code, _, err = closelook("attribute", "--config", str(tmp_path / "small.yaml"))
     assert (code, err.strip()) == (1, "gpt2: sva is not prepared: run `closelook prepare`")
     assert run(config)[0].computed == 1

@@ -1,6 +1,5 @@
 """The report shows what the store holds and says what it does not."""
 
-import csv
 import re
 from dataclasses import replace
 from itertools import combinations
@@ -21,6 +20,7 @@ from closelook.jobs.stages.report import samples as explorer
 from closelook.jobs.store import Artifact, Ledger, StoreError
 from closelook.lrp_core.records.types import Request
 from tests.leaves import first_leaf
+from tests.shown import numbers_of
 from tests.stages import score_plan
 from tests.synthetic import CONFIG, a_cell, relevance_rows, write_benchmark, write_cell, write_store
 
@@ -71,7 +71,7 @@ def test_a_complete_store_becomes_a_site(tmp_path):
     store, _, summary = written(tmp_path)
     assert summary.complete
     assert summary.lines == (f"open {tmp_path}/report/index.html",)
-    assert "| gpt2 | AttnLRP |" in text(store, "tables/table1_random.md")
+    assert numbers_of(store, "table1_random", model="gpt2", method="AttnLRP")
     assert "cells are not complete" not in text(store)
     assert "Nothing to show." in text(store, "curves.html")
 
@@ -95,9 +95,8 @@ def test_missing_and_partial_cells_are_marked_and_no_mean_is_shown(tmp_path, und
     store.delete(f"{a_cell(method='attnlrp').folder}/{a_cell().key[:12]}-00000.parquet")
     store.delete(f"{a_cell(method='attnlrp').folder}/{a_cell().key[:12]}-00016.parquet")
     report.write_report(QUICK, plan, store)
-    page = text(store, "tables/table1_random.md")
-    assert "| gpt2 | Random | partial |" in page
-    assert "| gpt2 | AttnLRP | missing |" in page
+    states = {row["method"]: row["state"] for row in numbers_of(store, "table1_random", label="%", side="")}
+    assert (states["Random"], states["AttnLRP"]) == ("partial", "missing")
     assert "2 of 4 cells are not complete" in text(store)
 
 
@@ -113,9 +112,8 @@ def test_a_model_out_of_reach_is_named_and_its_cells_are_missing(tmp_path, undra
     report.write_report(QUICK, lost, store)
     assert "qa is not prepared for gpt2" in text(store)
     assert "model llama: no weights in there" in text(store)
-    page = text(store, "tables/table1_random.md")
-    assert "| llama | AttnLRP | missing |" in page
-    assert "| llama | Random |" not in page, "it is not defined"
+    assert {row["state"] for row in numbers_of(store, "table1_random", model="llama", label="%")} == {"missing"}
+    assert not numbers_of(store, "table1_random", model="llama", method="Random"), "it is not defined"
 
 
 def test_samples_come_with_every_model_method_and_explanation(tmp_path, undrawn):
@@ -165,9 +163,7 @@ def test_pruning_and_runtime_are_drawn_when_they_are_there(tmp_path):
     )
     plan = Plan((replace(plan.models[0], cells=(*plan.models[0].cells, heads)),))
     ranked, drawn_at_random = pruning_of(Run(QUICK, plan, Ledger(store)), PruneConfig(), plan.models[0])
-    store.write_manifest(
-        ranked.artifact.name, {"key": ranked.artifact.key, "shards": ["attnlrp-aaaaaaaaaaaa-000.parquet"]}
-    )
+    Ledger(store).commit(ranked.artifact, {"shards": ["attnlrp-aaaaaaaaaaaa-000.parquet"]})
     assert not Ledger(store).is_done(drawn_at_random.artifact)
     timing = {"batch_id": "b", "method": "gradients", "stage": "method", "length": 9, "batch": 2, "wall_s": 0.1,
               "peak_bytes": None, "planned_bytes": None, "chunk": None, "device": "cpu"}  # fmt: skip
@@ -175,10 +171,13 @@ def test_pruning_and_runtime_are_drawn_when_they_are_there(tmp_path):
     store.write_shard(path, pa.Table.from_pylist([timing], RUNTIME), RUNTIME)
     report.write_report(QUICK, plan, store)
     assert "Nothing to show." not in text(store, "curves.html")
-    assert "1 of 2 sets of curves are missing" in text(store, "curves.html")
-    assert "| gpt2 | AttnLRP | 85.0 [80.5, 89.5] | – |" in text(store, "tables/pruning_area.md")
-    assert "| gpt2 | Random | missing | missing |" in text(store, "tables/pruning_area.md")
-    assert "| gpt2 | float32 | gradients | cpu | ≤ 16 | – | – | – | 50.0 |" in text(store, "tables/runtime.md")
+    assert "1 of 2 results are not computed" in text(store, "curves.html")
+    paper, halves = numbers_of(store, "pruning_area", method="AttnLRP")
+    assert [float(paper[name]) for name in ("value", "low", "high")] == pytest.approx([85, 61.7, 96.9], abs=0.05)
+    assert halves["state"] == "undefined"
+    assert [row["state"] for row in numbers_of(store, "pruning_area", method="Random")] == ["missing", "missing"]
+    [whole] = numbers_of(store, "runtime", precision="float32", tokens="≤ 16", label="all", **{"pass": "gradients"})
+    assert float(whole["value"]) == pytest.approx(50)
     shown = re.findall(r'src="(figures/[^"]+)"', text(store, "curves.html"))
     assert "figures/pruning_sva_least_first_main.svg" in shown
     assert all(store.exists(f"report/{name}") for name in shown)
@@ -188,7 +187,8 @@ def test_a_store_of_another_schema_version_is_refused_with_both(tmp_path, monkey
     store, plan, _ = written(tmp_path, tasks=("sva",))
     path = store.files("scores")[0]
     old = SCORES.with_metadata({b"closelook.schema": b"scores", b"closelook.version": b"0"})
-    store.write_shard(path, store.read(path, SCORES), old, None, store.origin(path))  # of as many bytes
+    shard = store.read_committed(path, SCORES)
+    store.write_shard(path, shard.table, old, None, shard.origin)  # of as many bytes
     store.delete("manifest/report.json")
     monkeypatch.setattr(report, "make_plan", lambda config, store: plan)
     with pytest.raises(StoreError, match="holds schema scores v0, this version of closelook reads scores v2"):
@@ -222,14 +222,13 @@ def test_a_report_shows_what_was_measured_into_its_store_and_no_other_measuremen
     store, plan = write_store(tmp_path / "store", tasks=("sva",), methods=("random",), samples=8)
     score_plan(QUICK, plan, store)
     report.write_report(QUICK, plan, store)
-    tables = store.files("report/tables", recursive=True)
-    assert not [path for path in tables if "table8" in path or "by_length" in path or "largest_batches" in path]
-    assert "Xeon" not in "".join(store.read_bytes(path).decode() for path in tables)
+    frame = text(store, "numbers.csv")
+    assert not [name for name in ("table8", "by_length", "largest_batches", "Xeon") if name in frame]
     write_bench(bench.result(), store)
     report.write_report(QUICK, plan, store)
-    rows = csv.DictReader(text(store, "tables/table8.csv").splitlines())
-    assert {(row["model"], row["device"]) for row in rows if row["source"] == "ours"} == {("random/gpt2", "a CPU")}
-    assert "| random/gpt2 | a CPU | – | – | 12.5 | – |" in text(store, "tables/table8.md")
+    rows = numbers_of(store, "table8", source="ours")
+    assert {(row["model"], row["device"]) for row in rows} == {("random/gpt2", "a CPU")}
+    assert [row["value"] for row in rows] == ["", "", "12.5", ""]
 
 
 def test_the_papers_models_on_published_data_are_recognised_and_the_demos_are_not():
@@ -243,15 +242,16 @@ def test_the_papers_models_on_published_data_are_recognised_and_the_demos_are_no
 def test_one_sample_is_shown_with_every_method_and_chosen_by_rule(tmp_path):
     store, plan, _ = written(tmp_path, models=("gpt2", "llama"))
     picture = text(store, "figures/one_sample.svg")
-    assert all(f">{label}</text>" in picture for label in ("AttnLRP", "Gradient l2", "AttnRollout", "Random"))
+    assert all(f">{label}</text>" in picture for label in ("AttnLRP", "Gradient l2", "AttnRollout", "Random")), picture[
+        :900
+    ]
     page = text(store, "faithfulness.html")
     assert "qa, gpt2." in page, "a task with a scope, as the paper's"
     assert "It is sample qa00001, the first by id of those that gpt2 predicts rightly and" in page, (
         "0 is predicted wrongly"
     )
-    lines = text(store, "tables/one_sample.csv").splitlines()
     view = write_benchmark(store, "qa", 8)[1]
-    assert len(lines) == 1 + 4 * view["length"]
+    assert len(numbers_of(store, "one_sample")) == 4 * view["length"]
     run = Run(QUICK, plan, Ledger(store))
     assert explorer.one_sample(run, results.results_of(run))["sample_id"] == "qa00001"
 

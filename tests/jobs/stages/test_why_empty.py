@@ -6,7 +6,7 @@ import pytest
 
 from closelook.jobs.config import RunConfig
 from closelook.jobs.plan.node import Node
-from closelook.jobs.stages.report.missing import why_empty
+from closelook.jobs.stages.report.missing import part
 from closelook.jobs.store import Artifact
 from tests.synthetic import CONFIG
 
@@ -24,19 +24,19 @@ BOTH = {"perturb": {}, "prune": {}}
 @pytest.mark.parametrize(
     ("settings", "nodes", "done", "message"),
     [
-        ({}, [], [], "Nothing is there: set `prune` and `perturb` in the config and run `closelook prune`."),
-        ({"perturb": {}}, [], [], "Nothing is there: set `prune` in the config and run `closelook prune`."),
-        (BOTH, NODES, NODES[:1], "Nothing is there: 1 of 2 results are not computed. Run `closelook prune`."),
-        (BOTH, NODES, NODES, "Nothing is there, though all that is planned is computed. It needs heads."),
-        (BOTH, [], [], "Nothing is there: no model and task of the run has what it needs, heads."),
+        ({}, [], [], "Set `prune` and `perturb` in the config and run `closelook run`."),
+        ({"perturb": {}}, [], [], "Set `prune` in the config and run `closelook run`."),
+        (BOTH, NODES, NODES[:1], "1 of 2 results are not computed: run `closelook run`."),
+        (BOTH, NODES, NODES, "All that is planned is computed. This needs heads."),
     ],
 )
 def test_a_part_that_shows_nothing_says_what_is_not_set_not_computed_or_not_there(settings, nodes, done, message):
     report = report_of(settings, [node.artifact for node in done])
-    assert why_empty(report, "Nothing is there", ["prune", "perturb"], "`closelook prune`", "heads", nodes) == message
+    shown = part(report, "Heads", nodes, ["prune", "perturb"], "heads")
+    assert shown.why_empty == message
+    assert shown.note == (message if "not computed" in message else "")
 
 
 def test_samples_that_are_not_prepared_are_the_reason_that_nothing_is_planned():
     report = report_of(BOTH, unprepared=[("m", "a")])
-    message = "Nothing is there: samples are not prepared. Run `closelook prepare`."
-    assert why_empty(report, "Nothing is there", ["prune"], "`closelook prune`", "heads", []) == message
+    assert part(report, "Heads", [], ["prune"], "heads").why_empty == "Samples are not prepared: run `closelook run`."

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from closelook.evaluation.schema import SCORES, VIEW
+from closelook.evaluation.schema import VIEW
 from closelook.jobs.commands.roots import gc
 from closelook.jobs.plan.inputs import read_inputs
 from closelook.jobs.plan.node import Run
 from closelook.jobs.products.table import PRODUCTS, nodes
-from closelook.jobs.store import Artifact, Ledger, Store, key_of
-from closelook.jobs.store.artifacts import LAYOUTS, views_of
+from closelook.jobs.store import Artifact, Ledger, Store
+from closelook.jobs.store.artifacts import views_of
 from tests.jobs.small import rows_of
 from tests.stages import score_plan
 from tests.synthetic import CONFIG, write_store
@@ -114,45 +114,6 @@ def test_no_question_changes_the_store(tmp_path, monkeypatch):
     assert everything(store) == before
 
 
-def test_manifests_of_older_versions_are_read_and_what_they_lack_counts_as_stale(store):
-    """Cells carried their key inside `cell`; scores named no place, state or shards."""
-    old = {name: getattr(RELEVANCE, name) for name in ("product", "model", "task", "dtype", "method", "key")}
-    put(store, RELEVANCE, "0")
-    store.write_manifest(RELEVANCE.name, {"state": "complete", "cell": old, "shards": [RELEVANCE.shard("0")]})
-    empty = SCORES.empty_table()
-    store.write_shard(f"scores/{SCORED.shard()}", pa.table(empty), SCORES)
-    store.write_manifest(SCORED.name, {"key": "of another definition", "relevance": RELEVANCE.name})
-    ledger = Ledger(store)
-    assert ledger.is_done(RELEVANCE)
-    assert ledger.state(SCORED) == "missing"
-    ledger.commit(SCORED, {})
-    assert ledger.is_done(SCORED)
-    assert store.exists(f"scores/{SCORED.shard()}")
-
-
-def test_to_forget_an_artifact_without_a_key_in_its_names_lists_no_folder(store, monkeypatch):
-    """A stage forgets each artifact that it makes: on an object store, each listing is a request."""
-    put(store, SCORED, "")
-    ledger = Ledger(store)
-    ledger.commit(SCORED, {})
-    assert ledger.is_done(SCORED)
-    monkeypatch.setattr(store, "stamps", lambda *arguments: pytest.fail("a folder was listed"))
-    ledger.forget(SCORED)
-    assert not store.exists(f"{SCORED.folder}/{SCORED.shard()}")
-
-
-def test_keys_do_not_depend_on_the_order_of_what_enters_them():
-    assert key_of(a=1, b=[2]) == key_of(b=[2], a=1) != key_of(a=1, b=[3])
-
-
-def test_a_product_without_a_layout_of_its_own_has_the_standard_one():
-    new = Artifact("new", "gpt2", "sva", "float32", "lrp", "0123456789abcdef")
-    assert "new" not in LAYOUTS
-    assert new.folder == "new/model=gpt2/task=sva/dtype=float32/method=lrp"
-    assert new.shard("7") == "0123456789ab-7.parquet"
-    assert new.name == "new.gpt2.sva.float32.lrp.0123456789ab"
-
-
 def test_products_stand_in_the_table_under_their_own_names():
     assert all(product.name == name for name, product in PRODUCTS.items())
 
@@ -175,10 +136,11 @@ def test_manifests_are_listed_and_each_is_read_once(store, monkeypatch):
 def test_views_are_read_once_until_they_change(store, monkeypatch):
     table = pa.Table.from_pylist(rows_of(4), schema=VIEW)
     store.write_shard(f"{views_of('t', 'sva').folder}/0.parquet", table, VIEW)
-    store.write_manifest("views.t.sva", {"state": "complete"})
+    Ledger(store).commit(views_of("t", "sva"), {"shards": ["0.parquet"], "rows": 4})
     read, paths = Store.read_shard, []
     monkeypatch.setattr(Store, "read_shard", lambda store, path, *rest: paths.append(path) or read(store, path, *rest))
     assert read_inputs(Ledger(store), "t", "sva") is read_inputs(Ledger(store), "t", "sva")
     assert len(paths) == 1
     store.write_shard(f"{views_of('t', 'sva').folder}/1.parquet", table, VIEW)
+    Ledger(store).commit(views_of("t", "sva"), {"shards": ["0.parquet", "1.parquet"], "rows": 8})
     assert read_inputs(Ledger(store), "t", "sva").table.num_rows == 8

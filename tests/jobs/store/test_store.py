@@ -107,7 +107,7 @@ def test_only_complete_cells_are_read(store):
     store.write_shard(f"{cell.folder}/{cell.key[:12]}-0.parquet", TABLE, HEADS)
     with pytest.raises(StoreError, match="not complete"):
         Ledger(store).read(cell, HEADS)
-    store.write_manifest(cell.name, {"state": "complete", "shards": [f"{cell.key[:12]}-0.parquet"]})
+    Ledger(store).commit(cell, {"shards": [f"{cell.key[:12]}-0.parquet"]})
     store.write_shard(f"{cell.folder}/ffff-0.parquet", TABLE, HEADS)
     assert Ledger(store).read(cell, HEADS) == TABLE, "shards of other keys do not count"
 

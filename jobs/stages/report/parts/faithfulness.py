@@ -26,23 +26,19 @@ from closelook.jobs.plan.choices import in_words
 from closelook.jobs.plan.forwards import forwards
 from closelook.jobs.plan.node import Choice, Plan
 from closelook.jobs.products import curves
-from closelook.jobs.stages.report.missing import why_empty
+from closelook.jobs.stages.report.missing import part
 from closelook.jobs.stages.report.reported import Reported
 from closelook.jobs.stages.report.results import cell_key_of
 from closelook.lrp_core.rules.composite import Spec
-
-PAGE = "faithfulness.html"
 
 
 def faithfulness_part(report: Reported) -> Part:
     """Builds the report's section on deletion and insertion curves.
 
-    Methods whose curves are not computed are counted in its note and marked as missing.
+    Methods whose curves are not computed are marked as missing.
     """
     results = report.results
     shown = [curve_set for curve_set in report.drawn if curve_set.areas.variants or curve_set.lacking]
-    lacking = {(curve_set.model, curve_set.task, method) for curve_set in shown for method in curve_set.lacking}
-    note = f"{len(lacking)} sets of curves are not computed: run `closelook perturb`." if lacking else ""
     made = [tables.overview_table(shown, results), tables.areas_table(shown, results)] if shown else []
     chosen = list(_chosen(report.run.plan))
     made += [choices_table(chosen, results)] if chosen else []
@@ -53,9 +49,8 @@ def faithfulness_part(report: Reported) -> Part:
         "words or images. For labels and scores of texts it needs `measures: [areas]`; by default only the shares "
         "below are measured"
     )
-    planned = curves.nodes(report.run)
-    how = why_empty(report, "No curves are computed", ["perturb"], "`closelook perturb`", needs, planned)
-    return Part("Faithfulness", how, figures, made, note, page=PAGE, details=pairs)
+    nodes = curves.nodes(report.run)
+    return part(report, "Faithfulness", nodes, ["perturb"], needs, figures=figures, tables=made, details=pairs)
 
 
 def _chosen(plan: Plan) -> Iterator[MethodTrials]:
@@ -93,10 +88,9 @@ def evidence_part(report: Reported) -> Part:
         both = EvidencePoints.of(curve_set, results, cost, config.resampling)
         held += [] if both is None else [both]
     needs = "evidence in the samples, and scores and curves of the same methods"
-    stages, planned = "`closelook evaluate` and `perturb`", curves.nodes(report.run)
-    how = why_empty(report, "Nothing has both", ["perturb"], stages, needs, planned)
     made = [evidence_table(held, results), ranks_table(held)] if held else []
-    return Part("Evidence beside faithfulness", how, evidence_figure(held, results), made, page=PAGE)
+    title, nodes, figures = "Evidence beside faithfulness", curves.nodes(report.run), evidence_figure(held, results)
+    return part(report, title, nodes, ["perturb"], needs, figures=figures, tables=made)
 
 
 def shares_part(report: Reported) -> Part:
@@ -105,9 +99,8 @@ def shares_part(report: Reported) -> Part:
     taken = list(_taken(report))
     made = [removed.lead_table(taken, results), removed.shares_table(taken, results)] if taken else []
     figures = removed.share_figures(taken, results)
-    lacking, needs = "No shares of tokens are taken away", "a task of labels or scores"
-    how = why_empty(report, lacking, ["perturb"], "`closelook perturb`", needs, curves.nodes(report.run))
-    return Part("Faithfulness on labels and scores", how, figures, made, page=PAGE)
+    title, nodes, needs = "Faithfulness on labels and scores", curves.nodes(report.run), "a task of labels or scores"
+    return part(report, title, nodes, ["perturb"], needs, figures=figures, tables=made)
 
 
 def _taken(report: Reported) -> Iterator[ShareSet]:
@@ -139,7 +132,7 @@ def composites_part(report: Reported) -> Part:
     if plan.undecided:
         how = "Composites are left open, but not chosen: run `closelook select`."
     tables = [best_table(searches, methods)] if searches else []
-    return Part("Rules by groups of layers", how, search_figures(searches, methods), tables, page=PAGE)
+    return Part("Rules by groups of layers", how, search_figures(searches, methods), tables, page="faithfulness.html")
 
 
 def _searched(choice: Choice, methods: Methods) -> Iterator[Search]:

@@ -37,7 +37,7 @@ from closelook.jobs.config import PruneConfig
 from closelook.jobs.products.neurons.knockouts import KnockoutNode, knockouts_of
 from closelook.jobs.products.pruning import pruning_of
 from closelook.jobs.products.scores import LAYER_SCORES
-from closelook.jobs.stages.report.missing import no_neurons, why_empty
+from closelook.jobs.stages.report.missing import no_neurons, part
 from closelook.jobs.stages.report.reported import Reported
 from closelook.jobs.stages.report.results import cell_key_of, scale_of
 from closelook.jobs.store import Artifact
@@ -50,7 +50,7 @@ _Shown = tuple[Artifact, str, str, list[LayerScore]]  # a method's artifact, exp
 
 
 def layers_part(report: Reported) -> Part:
-    """The scores by layer of cells that are done; the note counts the others.
+    """The scores by layer of cells that are done.
 
     Of several explanations the target's is shown, and scores within a context if the task has one.
     """
@@ -76,16 +76,12 @@ def layers_part(report: Reported) -> Part:
             together[artifact.task, artifact.model].append((artifact, first, scope, node_scores))
     compared = {task_model: _compared(report, shown) for task_model, shown in together.items()}
     known = {task_model: comparison for task_model, comparison in compared.items() if comparison is not None}
-    missing_scores, needs = "No layers are kept and scored", "evidence in the samples, and methods with layers"
-    stages = "`closelook attribute` and `evaluate`"
-    how = why_empty(report, missing_scores, ["layers"], stages, needs, LAYER_SCORES.nodes(report.run))
-    note = (
-        f"{len(lacking)} cells of layers have no scores: run `closelook attribute` and `evaluate`." if lacking else ""
-    )
     figures, missing = layer_figures(scores, methods), frozenset(lacking)
     tables = (layer_table, layer_differences) if scores else ()
     details = [table(scores, methods, missing, known) for table in tables]
-    return Part("Evidence by layer", how, figures, note=note, page="faithfulness.html", details=details)
+    needs = "evidence in the samples, and methods with layers"
+    nodes = LAYER_SCORES.nodes(report.run)
+    return part(report, "Evidence by layer", nodes, ["layers"], needs, figures=figures, details=details)
 
 
 def _means(report: Reported, artifact: Artifact) -> list[dict[str, Any]]:
@@ -140,7 +136,7 @@ def _values(report: Reported, artifact: Artifact, explained: str, scope: str, me
 
 
 def pruning_part(report: Reported) -> Part:
-    """The planned pruning curves; sets that are not complete are counted and marked missing."""
+    """The planned pruning curves; sets that are not complete are marked missing."""
     rows: list[dict[str, Any]] = []
     lacking: set[tuple[str, str, str]] = set()
     results, ledger, prune = report.results, report.ledger, report.run.config.prune or PruneConfig()
@@ -155,10 +151,9 @@ def pruning_part(report: Reported) -> Part:
             lacking.add((model_task["task"], model_task["model"], curves.method))
     drawn = curves_of(rows)
     tables = [areas_table(areas_of(rows), results, lacking, report.run.config.resampling)] if drawn else []
-    needs = "relevance of attention heads"
-    how = why_empty(report, "No curves are computed", ["prune", "heads"], "`closelook prune`", needs, planned)
-    note = f"{len(lacking)} of {len(planned)} sets of curves are missing: run `closelook prune`." if lacking else ""
-    return Part("Head pruning", how, pruning_figures(drawn, results.methods, results.tasks), tables, note)
+    needs, page = "relevance of attention heads", "curves.html"
+    figures = pruning_figures(drawn, results.methods, results.tasks)
+    return part(report, "Head pruning", planned, ["prune", "heads"], needs, page, figures=figures, tables=tables)
 
 
 def knockouts_part(report: Reported) -> Part:
@@ -177,10 +172,8 @@ def knockouts_part(report: Reported) -> Part:
     drawn = (config.resampling, value)
     figures = ablation_figure(knockouts, methods, *drawn)
     tables = [ablation_table(knockouts, methods, lacking, *drawn)] if knockouts else []
-    stages, needs = "`closelook attribute` and `closelook neurons`", "`neurons.knockout` and methods with neurons"
-    how = why_empty(report, "No neuron is ablated", ["neurons"], stages, needs, planned)
-    note = f"{len(lacking)} sets of knock-outs are missing: run `closelook neurons`." if lacking else ""
-    return Part("Neuron ablation", how, figures, tables, note, page=PAGE)
+    needs = "`neurons.knockout` and methods with neurons"
+    return part(report, "Neuron ablation", planned, ["neurons"], needs, PAGE, figures=figures, tables=tables)
 
 
 def _knockouts(report: Reported, cells: list[KnockoutNode]) -> Ablations:

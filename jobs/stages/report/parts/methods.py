@@ -9,13 +9,18 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from closelook.evaluation.report.heatmaps.one_sample import picture_rows, token_rows, token_table
+from closelook.evaluation.report.heatmaps.layout import visible
+from closelook.evaluation.report.heatmaps.plotted import sample_figure
+from closelook.evaluation.report.heatmaps.tokens import Entry
 from closelook.evaluation.report.page import Part
 from closelook.evaluation.report.results import Methods, Variant
 from closelook.evaluation.report.sections.agreement import agreement_figures, agreement_table
 from closelook.evaluation.report.sections.controls import PAGE, controls_figure, controls_table, shapley_tables
 from closelook.evaluation.report.sections.costs import cost_table, costs, length_tables, runtime_figures
 from closelook.evaluation.report.sections.extremes import Extremes, extremes_figures, extremes_tables
+from closelook.evaluation.report.table import Cell as TableCell
+from closelook.evaluation.report.table import Column, Table, row_of
+from closelook.evaluation.report.table import Entry as TableEntry
 from closelook.evaluation.schema import NEURONS, RELEVANCE
 from closelook.evaluation.scoring.agreement import MethodAgreement, agreement_of
 from closelook.jobs.bench.storage import measured_by
@@ -24,7 +29,7 @@ from closelook.jobs.plan.node import Cell, Run
 from closelook.jobs.products.controls import randomisation, shapley
 from closelook.jobs.products.controls.rows import broken
 from closelook.jobs.products.scores import SCORES
-from closelook.jobs.stages.report.missing import why_empty
+from closelook.jobs.stages.report.missing import part
 from closelook.jobs.stages.report.reported import Reported
 from closelook.jobs.stages.report.results import cell_key_of, relevance_artifacts, relevance_cells, shown_cell_keys
 from closelook.jobs.stages.report.samples import one_sample
@@ -49,10 +54,10 @@ def agreement_part(report: Reported) -> Part:
         agreement = agreement_of(*_of_the_same(report.ledger, of_methods))
         if agreement is not None:
             agreements[key] = agreement
-    stages, needs = "`closelook attribute` and `evaluate`", "two methods of a model with more than rounding error"
-    how = why_empty(report, "No methods are compared", [], stages, needs, SCORES.nodes(report.run))
+    needs = "two methods of a model with more than rounding error"
     details = [agreement_table(agreements, results.methods)] if agreements else []
-    return Part("Agreement", how, agreement_figures(agreements, results.methods), page=PAGE, details=details)
+    figures = agreement_figures(agreements, results.methods)
+    return part(report, "Agreement", SCORES.nodes(report.run), [], needs, PAGE, figures=figures, details=details)
 
 
 def _of_the_same(ledger: Ledger, of_methods: Mapping[str, tuple[Artifact, Variant]]) -> tuple[Maps, list[str]]:
@@ -84,12 +89,10 @@ def extremes_part(report: Reported) -> Part:
     extremes = [_extremes(ledger, planned, neurons_by_cell.get(cell_key_of(planned.artifact))) for planned in done]
     unstable = " or ".join(f"`{name}`" for name, method in METHODS.items() if method.unstable)
     planned = [cell for cell in relevance_cells(report.run.plan) if methods[cell.artifact.method].unstable]
-    lacking, stages = "No method with unstable rules is computed", "`closelook attribute`"
-    how = why_empty(report, lacking, [], stages, f"{unstable} in `methods`", planned)
     figures, (table, by_layer) = extremes_figures(extremes, methods), extremes_tables(extremes, methods)
     tables, details = [table] if extremes else [], [by_layer] if by_layer.rows else []
-    note = "With `neurons:` in the config it is shown layer by layer, too." if extremes and not details else ""
-    return Part("Unstable rules", how, figures, tables, note, page="faithfulness.html", details=details)
+    needs = f"{unstable} in `methods`"
+    return part(report, "Unstable rules", planned, [], needs, figures=figures, tables=tables, details=details)
 
 
 def _compared_with_unstable(run: Run, methods: Methods) -> list[Cell]:
@@ -138,11 +141,10 @@ TITLE = "One sample, every method"
 
 def sample_part(report: Reported) -> Part:
     """One sample explained by every method. Explanations of the target's logit are shown if there are any."""
-    page, stages, needs = "faithfulness.html", "`closelook attribute` and `evaluate`", "a sample that methods explain"
-    how = why_empty(report, "Nothing is explained and scored", [], stages, needs, SCORES.nodes(report.run))
+    nodes, needs = SCORES.nodes(report.run), "a sample that methods explain"
     entry = one_sample(report.run, report.results)
     if entry is None:
-        return Part(TITLE, how, page=page)
+        return part(report, TITLE, nodes, [], needs)
     explained = list(dict.fromkeys(row["explanation"] for row in entry["rows"] if row["explanation"] != NONE))
     shown_explanation = TARGET.name if TARGET.name in explained else next(iter(explained), NONE)
     rows = [row for row in entry["rows"] if row["explanation"] in (NONE, shown_explanation)]
@@ -153,30 +155,36 @@ def sample_part(report: Reported) -> Part:
         f"{right}every method explains; others are on the page of samples."
     )
     shown = entry | {"rows": rows}
-    details = [token_table(shown, f"{TITLE}: the numbers", "Relevance of every token, in the unit of each method.")]
-    drawn = (picture_rows if "image" in entry else token_rows)(shown, f"{entry['task']}, {entry['model']}.", caption)
-    return Part(TITLE, how, [drawn], page=page, details=details)
+    drawn = sample_figure(shown, "one_sample", f"{entry['task']}, {entry['model']}.", caption)
+    return part(report, TITLE, nodes, [], needs, figures=[drawn], details=[_sample_table(shown)])
+
+
+def _sample_table(entry: Entry) -> Table:
+    """The numbers of the figure of one sample: a row for each method, a column for each token."""
+    columns = [Column("", visible(token), str(at), significant=3) for at, token in enumerate(entry["tokens"])]
+    frame: list[TableEntry] = []
+    for row in entry["rows"]:
+        frame += row_of(entry["task"], (entry["model"], row["label"]), columns, map(TableCell, row["values"]))
+    caption = "Relevance of every token, in the unit of each method."
+    return Table("one_sample", f"{TITLE}: the numbers", caption, ("model", "method")).filled(frame)
 
 
 def controls_part(report: Reported) -> Part:
     """The results of controls that are done. A control that a planted method passes is reported as broken."""
     results, rows = report.results, report.controls
     nodes = [node for product in (randomisation, shapley) for node in product.nodes(report.run)]
-    lacking = sum(not report.ledger.is_done(node.artifact) for node in nodes)
     notes = [f"The control is broken: {line}." for line in broken(rows)]
-    notes += [f"{lacking} controls are not done: run `closelook controls`."] if lacking else []
-    needs = "methods and tasks in it"
-    how = why_empty(report, "Nothing was controlled", ["controls"], "`closelook controls`", needs, nodes)
     tables = [controls_table(rows, results.methods), *shapley_tables(rows, results.methods)] if rows else []
     figures = controls_figure(rows, results.methods, results.baseline)
-    return Part("Random weights", how, figures, tables, " ".join(notes), page=PAGE)
+    keys, needs = ["controls"], "methods and tasks in it"
+    return part(report, "Random weights", nodes, keys, needs, PAGE, figures=figures, tables=tables, notes=notes)
 
 
 def runtime_part(report: Reported) -> Part:
     """The timings of all batches in the store, and the benchmark of methods by length if it was run."""
     measured = costs(report.runtimes)
     planned = relevance_cells(report.run.plan)
-    how = why_empty(report, "Nothing was timed", [], "`closelook attribute`", "passes that were timed", planned)
     tables = [cost_table(measured, report.methods)] if measured else []
     tables += length_tables(measured_by("lrp", report.run.store), METHODS)
-    return Part("Runtime", how, runtime_figures(report.runtimes), tables)
+    needs, figures = "passes that were timed", runtime_figures(report.runtimes)
+    return part(report, "Runtime", planned, [], needs, "curves.html", figures=figures, tables=tables)

@@ -18,7 +18,7 @@ from closelook.jobs.plan.clusters import clusters_of
 from closelook.jobs.plan.node import Run
 from closelook.jobs.products.answers import sources
 from closelook.jobs.products.answers.ablations import SourcesNode, timings_of
-from closelook.jobs.stages.report.missing import why_empty
+from closelook.jobs.stages.report.missing import part
 from closelook.jobs.stages.report.reported import Reported
 
 UNTRAINED = (
@@ -28,18 +28,25 @@ UNTRAINED = (
 
 
 def sources_part(report: Reported) -> Part:
-    """The scores of each method on the sources of answers; a note counts the `sources` artifacts that are not done."""
+    """The scores of each method on the sources of answers."""
     run, methods = report.run, report.methods
     nodes = list(sources.nodes(run))
-    lacking = sum(not run.ledger.is_done(node.artifact) for node in nodes)
-    notes = [f"{lacking} cells of sources are not done: run `closelook ablations`."] if lacking else []
     judged = [_judged(report, nodes, judgement) for judgement in _judgements(run, nodes)]
-    notes += [UNTRAINED] if any(judged_setting.untrained for judged_setting in judged) else []
+    notes = [UNTRAINED] if any(judged_setting.untrained for judged_setting in judged) else []
     figures = error_figures(judged, methods, report.results.baseline)
     tables = sources_tables(judged, methods) if judged else []
-    needs = "a task of whole answers"
-    how = why_empty(report, "No sources were ablated", ["ablations"], "`closelook ablations`", needs, nodes)
-    return Part("Sources of answers", how, figures, tables[:1], " ".join(notes), page=PAGE, details=tables[1:])
+    return part(
+        report,
+        "Sources of answers",
+        nodes,
+        ["ablations"],
+        "a task of whole answers",
+        PAGE,
+        figures=figures,
+        tables=tables[:1],
+        details=tables[1:],
+        notes=notes,
+    )
 
 
 def _judgements(run: Run, nodes: Sequence[SourcesNode]) -> Iterator[Judgement]:

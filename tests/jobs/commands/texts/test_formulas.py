@@ -8,7 +8,7 @@ import pytest
 
 import closelook as front
 from closelook.evaluation.report.drawing import Line, Panel, Plot
-from closelook.evaluation.report.render import comma_separated
+from closelook.evaluation.report.frame import frame_csv, numbers
 from closelook.evaluation.report.table import Cell, Column, Row, Table
 
 MODEL = "demo/bert-sentiment"
@@ -51,8 +51,8 @@ def test_no_cell_of_saved_explanations_is_a_formula(tmp_path):
 def test_no_cell_of_a_report_is_a_formula(formula):
     row = Row(formula, (formula, formula), (Cell(-1.5),))
     table = Table("t", "title", "caption", ("model", "method"), (Column("", formula, "1"),), (row,))
-    assert formulas_in(comma_separated(table)) == []
-    assert "-1.5" in comma_separated(table)
     line = Line(formula, np.array([1.0]), np.array([-2.0]), {"color": "#000000"})
     [figure] = Plot("f", "title", "caption", ("x", "y")).figures([Panel(formula, [line])], {})
-    assert formulas_in(figure.data) == []
+    frame = frame_csv(numbers([table], {figure.name: figure.points}))
+    assert formulas_in(frame) == []
+    assert "-1.5" in frame
