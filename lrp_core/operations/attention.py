@@ -16,6 +16,7 @@ from closelook.lrp_core.operations.nodes import scaled, with_value
 from closelook.lrp_core.operations.norms import arguments
 from closelook.lrp_core.operations.products import holds_weights
 from closelook.lrp_core.operations.scope import Scope
+from closelook.lrp_core.operations.softmax import backward_of
 from closelook.lrp_core.operations.table import opened, rule
 from closelook.lrp_core.rules.records import Composite
 
@@ -31,36 +32,48 @@ def attention(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     mode.refuse_constant(func, query, key, value)
     plan = mode.plan
     options = {"is_causal": bool(causal), "scale": scale, "enable_gqa": bool(grouped)}
-    steps = mode.stabilises or any(plan.each(lambda composite: composite.softmax.backward))
+    steps = mode.stabilises or any(plan.each(backward_of))
     if steps and not all(plan.each(holds_weights)):
         with torch.no_grad():
             stock = func(query, key, value, mask, **options)
         with mode:
             result = _in_steps(query, key, value, mask, **options)
         return with_value(result, stock)
-    of_weights, of_values = plan.each(_of_weights), plan.each(_share)
-    if mask is not None:
+    if mask is not None and mask.requires_grad:
         mask = scaled(mask, plan.each(_of_mask), plan)
-    query, key = scaled(query, of_weights, plan), scaled(key, of_weights, plan)
-    result = func(query, key, scaled(value, of_values, plan), mask, **options)
+    of_weights = plan.each(_of_weights)
+    query, key, value = (
+        scaled(query, of_weights, plan),
+        scaled(key, of_weights, plan),
+        scaled(value, plan.each(_of_values), plan),
+    )
+    result = scaled(func(query, key, value, mask, **options), plan.each(_of_result), plan)
     if mode.rules_layers:
         mode.layers.attend(result, query.grad_fn, key.grad_fn, value.grad_fn)
     return result
 
 
-def _share(composite: Composite) -> float:
-    """The share of weights and of values in their product."""
-    return composite.bilinear.share
+# Queries and keys get the factor of the result alone, if they get any: one operation in the backward pass for both.
 
 
-def _of_mask(composite: Composite) -> float:
-    """The factor of the gradient of a mask that carries relevance, which is added to scores."""
-    return 0.0 if holds_weights(composite) else composite.bilinear.share
+def _of_result(composite: Composite) -> float:
+    """The factor of the result's gradient: that of queries and keys, whose product makes the weights of values."""
+    return composite.bilinear.share if holds_weights(composite) else composite.bilinear.query_key
 
 
 def _of_weights(composite: Composite) -> float:
-    """The factor of queries' and keys' gradients: their product makes the weights, which multiply values."""
-    return 0.0 if holds_weights(composite) else composite.bilinear.query_key
+    """The rest of the factor of queries and keys."""
+    return 0.0 if holds_weights(composite) else 1.0
+
+
+def _of_values(composite: Composite) -> float:
+    """The rest of the factor of values, which get the share of one of two factors."""
+    return composite.bilinear.share / _of_result(composite)
+
+
+def _of_mask(composite: Composite) -> float:
+    """The rest of the factor of a mask that carries relevance, which is added to scores."""
+    return 0.0 if holds_weights(composite) else _of_values(composite)
 
 
 def _in_steps(

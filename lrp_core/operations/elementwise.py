@@ -8,7 +8,7 @@ relevance and do nothing else. Operations on functions of the same z, as in z * 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,15 +23,17 @@ from closelook.lrp_core.operations.marks import (
     POINTS,
     Elementwise,
     Mark,
+    Points,
     mark_of,
     marked,
     replaced,
     tensors_in,
 )
-from closelook.lrp_core.operations.nodes import Plan, ruled, scaled
+from closelook.lrp_core.operations.nodes import Plan, holds_activations, ruled, scaled
 from closelook.lrp_core.operations.norms import deviation
 from closelook.lrp_core.operations.scope import Scope, name_of
 from closelook.lrp_core.operations.table import rule, spellings
+from closelook.lrp_core.rules.records import Composite
 
 _ZERO = 1e-5  # a function with a value below this at 0 is an activation: that of Apertus has 8e-7
 
@@ -73,35 +75,56 @@ def itself(tensor: Tensor) -> Elementwise:
     return Elementwise(tensor, POINTS, linear=True, version=tensor._version)
 
 
-def parts_of(tensor: Tensor) -> Elementwise:
-    """A tensor as an elementwise function, of itself if it is not known to be one of another tensor."""
-    part = mark_of(tensor).elementwise
-    return part if part is not None and part.version == part.source._version else itself(tensor)
-
-
 def common_source(args: Any, kwargs: Any) -> dict[int, Elementwise] | None:
     """The tensors of a call as functions of one tensor, by their id; None if they are not, up to single numbers."""
     parts: dict[int, Elementwise] = {}
     source = None
-    for tensor in tensors_in((args, kwargs)):
-        if tensor.requires_grad or mark_of(tensor) is not NONE:
-            part = parts_of(tensor)
-            if source is not None and part.source is not source:
+    for tensor in tensors_in((args, kwargs) if kwargs else args):
+        mark = mark_of(tensor)
+        if mark is NONE and not tensor.requires_grad:
+            if tensor.numel() != 1:
                 return None
-            source = part.source
-            parts[id(tensor)] = part
-        elif tensor.numel() != 1:
+            continue
+        part = mark.elementwise
+        if part is None or part.version != part.source._version:
+            if mark.pending:
+                return None
+            part = itself(tensor)
+        if source is not None and part.source is not source:
             return None
+        source = part.source
+        parts[id(tensor)] = part
     return parts
 
 
-def at_points(func: Any, args: Any, kwargs: Any, parts: dict[int, Elementwise]) -> Tensor:
+def at_points(func: Any, args: Any, kwargs: Any, parts: dict[int, Elementwise]) -> Points:
     """The call's result at the points, from those of its parts."""
-    of_points = {key: part.at for key, part in parts.items()}
-    kwargs = {name: value for name, value in kwargs.items() if name not in ("inplace", "out", "dtype")}
+    if kwargs:
+        kwargs = {name: value for name, value in kwargs.items() if name not in ("inplace", "out", "dtype")}
+    written = {key: part.at for key, part in parts.items()}
+    call = (func, replaced(args, written), *replaced(kwargs, written).items())
+    try:
+        return _AT_POINTS[call]
+    except KeyError:
+        known = True
+    except TypeError:  # a list in a call
+        known = False
+    of_points = {key: torch.tensor(part.at, dtype=_dtype_of(part.at)) for key, part in parts.items()}
+    others = [tensor for tensor in tensors_in((args, kwargs)) if id(tensor) not in parts]
+    of_points |= {id(tensor): tensor.detach().to("cpu", torch.float64).flatten() for tensor in others}
     with torch.no_grad():
-        at = func(*replaced(args, of_points), **replaced(kwargs, of_points))
-    return at if at.dtype == torch.bool else at.to(POINTS)
+        at: Points = tuple(func(*replaced(args, of_points), **replaced(kwargs, of_points)).tolist())
+    if known and not others:
+        _AT_POINTS[call] = at
+    return at
+
+
+_AT_POINTS: dict[Any, Points] = {}  # by the function and its arguments
+
+
+def _dtype_of(at: Points) -> torch.dtype:
+    """The dtype of a function: a comparison, or float64."""
+    return torch.bool if isinstance(at[0], bool) else torch.float64
 
 
 def of_one_tensor(
@@ -111,20 +134,20 @@ def of_one_tensor(
 
     `linear` says that the call is linear in its `parts`.
     """
-    kwargs = {name: value for name, value in kwargs.items() if name != "inplace"}
+    if "inplace" in kwargs:
+        kwargs = {name: value for name, value in kwargs.items() if name != "inplace"}
     at = at_points(func, args, kwargs, parts)
     tensors = [tensor for tensor in tensors_in((args, kwargs)) if id(tensor) in parts]
-    source = parts[id(tensors[0])].source
-    constant = next((mark_of(tensor).constant for tensor in tensors if mark_of(tensor).constant), None)
-    if func not in EXPONENTIALS:
-        # what was detached is a constant, unless an autograd function computes it from a tensor that is known
-        mode.refuse_constant(
-            func, *(x for x in tensors if mark_of(x).constant == DETACHED and not mark_of(x).elementwise)
-        )
+    source, constant = parts[id(tensors[0])].source, None
+    for tensor in tensors:
+        mark = mark_of(tensor)
+        constant = constant or mark.constant
+        if mark.constant == DETACHED and tensor.requires_grad and func not in EXPONENTIALS:
+            mode.refuse_constant(func, tensor)  # scores less their maximum, which only a softmax undoes
     if linear and constant is None and torch.is_grad_enabled() and all(part.linear for part in parts.values()):
         kept = mark_of(tensors[0]) if len(tensors) == 1 else NONE
         part = Elementwise(source, at, True, source._version)
-        return marked(func(*args, **kwargs), replace(kept, elementwise=part, offset=float(at[0])))
+        return marked(func(*args, **kwargs), kept._replace(elementwise=part, offset=at[0]))
     if not source.requires_grad:
         return marked(
             func(*args, **kwargs), Mark(constant, elementwise=Elementwise(source, at, False, source._version))
@@ -135,38 +158,61 @@ def of_one_tensor(
         alone = at_points(func, args, kwargs, own)
         if not _differs(alone):
             source, at = tensors[0], alone
-    return _attached(mode, func, args, kwargs, Elementwise(source, at, False, source._version))
+    return _computed(mode, func, args, kwargs, Elementwise(source, at, False, source._version))
 
 
-def _differs(at: Tensor) -> bool:
+def _differs(at: Points) -> bool:
     """True if a function is not 0 at 0, so that it is a gate; also if it is infinite there."""
-    return not abs(float(at[0])) <= _ZERO
+    return not abs(at[0]) <= _ZERO
 
 
-def _attached(mode: Scope, func: Any, args: Any, kwargs: Any, whole: Elementwise) -> Tensor:
+_SQUARES: Points = (0.0, POINTS[1] * POINTS[1], POINTS[2] * POINTS[2])
+
+
+def _reads_squares(composite: Composite) -> bool:
+    """True if the gradient of a norm, which is the true one, goes through squares, which have the identity rule."""
+    return composite.activation.constant and not composite.normalization.constant
+
+
+def _computed(mode: Scope, func: Any, args: Any, kwargs: Any, whole: Elementwise) -> Tensor:
     """The result of a call, which is the function `whole`, with the gradient of the composite in force."""
-    held = mode.plan.each(lambda composite: composite.activation.constant)
+    plan = mode.plan
+    held = plan.each(holds_activations)
     hidden = not torch.is_grad_enabled()
-    # a norm's true gradient, if its activations have the identity rule, goes through the graph of the square
-    of_norm = any(
-        mode.plan.each(lambda composite: composite.activation.constant and not composite.normalization.constant)
-    )
-    of_norm = of_norm and torch.equal(whole.at, POINTS.square())
+    of_norm = whole.at == _SQUARES and any(plan.each(_reads_squares))
     with torch.set_grad_enabled(not hidden and (of_norm or not all(held))):
         y = func(*args, **kwargs)  # with a graph if a composite has the true gradient
     if hidden:
         return marked(y, Mark(DETACHED, elementwise=whole))
     if _differs(whole.at):
         kind = EXPONENTIAL if func in EXPONENTIALS else GATE
-        return marked(scaled(y, [0 if one else 1 for one in held], mode.plan), Mark(kind, elementwise=whole))
-    closed = RATIOS.get(func)
+        return marked(scaled(y, [0 if one else 1 for one in held], plan), Mark(kind, elementwise=whole))
+    closed, ratio = RATIOS.get(func), None
     if closed is not None and args and args[0] is whole.source:
-        result = _identity(mode.plan, y, whole, lambda z: closed(z, *args[1:], **kwargs))
-    else:
-        result = _identity(mode.plan, y, whole)
+        ratio = partial(_ratio, closed, args[1:], kwargs)
+    if not y.requires_grad:
+        return marked(y, Mark(activation=True, elementwise=whole, pending=True, ratio=ratio))
+    result = _identity(plan, y, whole, ratio)
     if of_norm:
-        whole = replace(whole, square=y)
+        whole = whole._replace(square=y)
     return marked(result, Mark(activation=True, elementwise=whole))
+
+
+def _ratio(closed: Callable[..., Tensor], others: Any, kwargs: Any, z: Tensor) -> Tensor:
+    """The ratio f(z)/z of an activation with other arguments beside z."""
+    return closed(z, *others, **kwargs)
+
+
+def attached(mode: Scope, y: Tensor) -> None:
+    """Give a pending tensor its graph, in which relevance passes to its source unchanged."""
+    mark = mark_of(y)
+    whole = mark.elementwise
+    assert whole is not None
+    if whole.version != whole.source._version:
+        raise mode.refused("a tensor is changed in place that an activation was computed from, and read after it")
+    with torch.enable_grad():
+        torch.utils.swap_tensors(y, _identity(mode.plan, y, whole, mark.ratio))
+    marked(y, mark._replace(pending=False, ratio=None))
 
 
 def _identity(plan: Plan, y: Tensor, whole: Elementwise, closed: Callable[[Tensor], Tensor] | None = None) -> Tensor:
@@ -175,7 +221,7 @@ def _identity(plan: Plan, y: Tensor, whole: Elementwise, closed: Callable[[Tenso
     `closed` gives f(z)/z from z; without it y is divided by z. The ratio is computed in float32 at least.
     """
     z = whole.source
-    held = plan.each(lambda composite: composite.activation.constant)
+    held = plan.each(holds_activations)
     kept = (z.detach(),) if closed is not None else (z.detach(), y.detach())
 
     def passed(dy: Tensor, z: Tensor, *y: Tensor) -> Tensor:
@@ -201,19 +247,25 @@ def reattached(mode: Scope, y: Tensor) -> Tensor:
 # entries
 
 
-@rule("gelu", "silu", "relu", "relu6", "leaky_relu", "prelu", "elu", "celu", "selu", "tanh", "hardtanh", "hardswish")
-@rule("mish", "softsign", "tanhshrink", "softshrink", "hardshrink", "threshold", "clamp", "clip", "clamp_min")
-@rule("clamp_max", "expm1", "pow", "square", "sigmoid", "logsigmoid", "hardsigmoid", "softplus", "exp", "exp2", "erf")
+_FUNCTIONS = (
+    "gelu silu relu relu6 leaky_relu prelu elu celu selu tanh hardtanh hardswish mish softsign tanhshrink softshrink"
+    " hardshrink threshold clamp clip clamp_min clamp_max expm1 pow square sigmoid logsigmoid hardsigmoid softplus exp"
+    " exp2 erf log log1p log2 log10"
+)
+
+
+@rule(*_FUNCTIONS.split(), steps=True)
 def activation(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     """An activation or a gate; a power between 0 and 1, or below 0, is a deviation."""
     parts = common_source(args, kwargs)
     if parts is None:
         raise mode.refused(f"no rule for {name_of(func)} of several tensors that carry relevance")
     if func in POWERS and isinstance(args[1], (int, float)) and args[1] < 1:
+        mode.attach(args[0])
         return deviation(mode, func, args, kwargs)
     result = of_one_tensor(mode, func, args, kwargs, parts)
     if func in CLAMPS and not mark_of(result).constant and _is_around_zero(*args[1:], **kwargs):
-        return marked(result, NONE)  # a limit of numbers, to which a model may add, as to any tensor
+        return marked(mode.attach(result), NONE)  # a limit of numbers, to which a model may add, as to any tensor
     return result
 
 
@@ -227,7 +279,7 @@ POWERS = {*spellings("pow")}
 EXPONENTIALS = {*spellings("exp"), *spellings("exp2")}
 
 
-@rule("eq", "ne", "lt", "le", "gt", "ge", "less", "greater", "greater_equal", "less_equal", "not_equal")
+@rule("eq", "ne", "lt", "le", "gt", "ge", "less", "greater", "greater_equal", "less_equal", "not_equal", hidden=True)
 def comparison(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     """A comparison: a constant, which may choose between functions of the tensor that is compared."""
     result = func(*args, **kwargs)

@@ -37,8 +37,10 @@ def linear(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     x, weight, bias = arguments(args, kwargs, ("input", "weight", "bias"))
     mode.refuse_constant(func, x)
     if not mode.rules_layers:
-        return func(*args, **kwargs)
-    return layer_of(mode, x, Layer(mode.plan, weight, bias), lambda: func(x, weight, bias))
+        result = func(*args, **kwargs)
+    else:
+        result = layer_of(mode, x, Layer(mode.plan, weight, bias), lambda: func(x, weight, bias))
+    return mode.roots.projected(x, result)
 
 
 @rule("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", carries=("input",))

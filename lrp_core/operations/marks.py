@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,28 +16,27 @@ DEVIATION, ROUTING, WEIGHTS, DETACHED = "deviation", "routing", "attention weigh
 
 #: Where functions are tried to tell activations from gates: 0, and a step to either side for the slope there.
 _STEP = 1e-4
-POINTS = torch.tensor([0.0, _STEP, -_STEP], dtype=torch.float64)
+Points = tuple[float, float, float]  # numbers of a function at these three; truth values of a comparison
+POINTS: Points = (0.0, _STEP, -_STEP)
 
 
-@dataclass(frozen=True)
-class Elementwise:
+class Elementwise(NamedTuple):
     """A tensor as an elementwise function f of another tensor z, which a model may write as several operations."""
 
     source: Tensor  # z
-    at: Tensor  # f at POINTS, in float64
+    at: Points  # f at POINTS
     linear: bool  # whether f is c z + d
     version: int = -1  # the source's version; it is another tensor after a change in place
     square: Tensor | None = None  # f is z^2: its value with its own graph, if a composite has norms' true gradients
 
     def quotient(self, z: Tensor, y: Tensor) -> Tensor:
         """y / z for y = f(z), elementwise; the slope of f where z is 0."""
-        slope = float(self.at[1] - self.at[2]) / (2 * _STEP)
+        slope = (self.at[1] - self.at[2]) / (2 * _STEP)
         zero = z == 0
         return torch.where(zero, slope, y / torch.where(zero, 1, z))
 
 
-@dataclass(frozen=True)
-class Mark:
+class Mark(NamedTuple):
     """Facts about a tensor."""
 
     constant: str | None = None  # the reason why rules hold it constant
@@ -50,12 +48,16 @@ class Mark:
     unshifted: Tensor | None = None  # scores before their maximum was subtracted, which their softmax undoes
     offset: float = 0.0  # a number that was added to it
     elementwise: Elementwise | None = None
+    pending: bool = (
+        False  # without a graph as yet: it is a step of an activation, or one, and gets one where it is read
+    )
+    ratio: Any = None  # of a pending tensor: the closed form of f(z)/z as a function of z
 
     def kept(self) -> Mark:
         """The mark of a view of the tensor, or of the tensor times a constant."""
         if self.elementwise is None and self.maximum is None and self.unshifted is None:
             return self
-        return replace(self, elementwise=None, maximum=None, unshifted=None)
+        return self._replace(elementwise=None, maximum=None, unshifted=None)
 
 
 NONE = Mark()
@@ -82,15 +84,19 @@ def tensors_in(argument: Any) -> list[Tensor]:
         return []
     found = []
     for part in argument:
-        if isinstance(part, Tensor):
+        kind = type(part)
+        if kind is Tensor:
             found.append(part)
-        elif isinstance(part, (list, tuple, dict)):
+        elif kind not in _WITHOUT_TENSORS:
             found += tensors_in(part)
     return found
 
 
-def replaced(argument: Any, by: dict[int, Tensor]) -> Any:
-    """An argument in which tensors are replaced: `by` is {id of a tensor: the tensor in its place}."""
+_WITHOUT_TENSORS = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device, slice})  # most arguments
+
+
+def replaced(argument: Any, by: dict[int, Any]) -> Any:
+    """An argument in which tensors are replaced: `by` is {id of a tensor: what is in its place}."""
     if isinstance(argument, Tensor):
         return by.get(id(argument), argument)
     if type(argument) in (list, tuple):

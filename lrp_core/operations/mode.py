@@ -7,16 +7,26 @@ it, in scripted or compiled code or in an autograd function: the mode marks the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 
-from closelook.lrp_core.operations.elementwise import reattached
-from closelook.lrp_core.operations.marks import DETACHED, NONE, mark_of, replaced, tensors_in
-from closelook.lrp_core.operations.roots import LOOK_UPS
+from closelook.lrp_core.operations.elementwise import attached, common_source, reattached
+from closelook.lrp_core.operations.marks import (
+    DETACHED,
+    NONE,
+    Mark,
+    joined,
+    mark_of,
+    marked,
+    replaced,
+    tensors_in,
+)
+from closelook.lrp_core.operations.nodes import Plan
+from closelook.lrp_core.operations.roots import LOOK_UPS, Roots
 from closelook.lrp_core.operations.scope import Scope, name_of
 from closelook.lrp_core.operations.stabilised import SUMS, stabilised_sum
 from closelook.lrp_core.operations.table import PASS, TABLE, Entry
@@ -36,6 +46,10 @@ _VIEWS += ("TransposeBackward0", "PermuteBackward0", "UnsqueezeBackward0", "Sque
 class Operations(Scope):
     """The rules of a plan's composites, on the operations of the thread that enters the mode."""
 
+    def __init__(self, plan: Plan, roots: Roots, model: nn.Module) -> None:
+        super().__init__(plan, roots, model)
+        self._constants: dict[int, tuple[Tensor, Tensor]] = {}  # by its id: a parameter, and that without a gradient
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         entry = TABLE.get(func)
@@ -44,37 +58,71 @@ class Operations(Scope):
         tensors = tensors_in(args)
         if kwargs:
             tensors += tensors_in(kwargs)
-        carrying, stand_ins, held = [], {}, False
+        carrying, pending, stand_ins, held = [], [], {}, False
         for tensor in tensors:
             if not tensor.requires_grad:
-                held = held or mark_of(tensor) is not NONE
-            elif self._is_parameter(tensor):
-                stand_ins[id(tensor)] = tensor.detach()
+                mark = mark_of(tensor)
+                if mark.pending:
+                    pending.append(tensor)
+                elif mark is not NONE:
+                    held = True
+                continue
+            node = tensor.grad_fn
+            if node is not None and self.key in node.metadata:
+                carrying.append(tensor)
+            elif node is None and tensor not in self.roots:
+                stand_ins[id(tensor)] = self._constant(tensor)
             else:
                 carrying.append(self._seen(tensor))
                 if carrying[-1] is not tensor:
                     stand_ins[id(tensor)] = carrying[-1]
         if stand_ins:
             args, kwargs = replaced(args, stand_ins), replaced(kwargs, stand_ins)
+        if pending:
+            if entry is not None and entry.steps and common_source(args, kwargs):
+                held = True
+            else:
+                carrying += [self.attach(tensor) for tensor in pending]
         if not carrying and not held:
-            if func is torch.nn.functional.one_hot and self.roots.stream(tensors[0]) is not None:
-                raise self.refused("one-hot rows of tokens, whose products with weights have no rule, stand for words")
-            if func not in LOOK_UPS:
-                return func(*args, **kwargs)
-            result = self.roots.looked_up(func, args, kwargs)
+            result = self._of_constants(func, args, kwargs, tensors)
+            if result is None or func not in LOOK_UPS:
+                return result
         elif self.plain:
             result = self._unruled(func, entry, args, kwargs)
+        elif not torch.is_grad_enabled() and (entry is None or not self._knows_hidden(entry, args, kwargs)):
+            result = self.hidden(func, args, kwargs)
         elif entry is None:
-            raise self.refused(f"no rule for {name_of(func)} of a tensor that carries relevance")
+            result = self._of_held(func, args, kwargs, carrying)
         else:
-            self._check(func, entry, carrying, args, kwargs)
+            if entry.carries is not None:
+                self._check(func, entry, carrying, args, kwargs)
             result = entry.handler(self, func, args, kwargs)
             if self.stabilises and func in SUMS:
                 result = stabilised_sum(result, self.plan)
-            if carrying and not torch.is_grad_enabled():
-                self._check_hidden(func, result)
-        self._admit(args[0] if result is None and args else result)
+        if entry is None or entry.in_place or result is None:
+            self._admit(args[0] if result is None and args else result)
+        elif type(result) is Tensor:
+            node = result.grad_fn
+            if node is not None:
+                node.metadata[self.key] = True
+        else:
+            self._admit(result)
         return result
+
+    def _of_constants(self, func: Any, args: Any, kwargs: Any, tensors: Sequence[Tensor]) -> Any:
+        """The result of a function whose arguments carry no relevance: a root if it looks tokens up."""
+        if func in LOOK_UPS:
+            return self.roots.looked_up(func, args, kwargs)
+        if func is torch.nn.functional.one_hot and self.roots.stream(tensors[0]) is not None:
+            raise self.refused("one-hot rows of tokens, whose products with weights have no rule, stand for words")
+        return func(*args, **kwargs)
+
+    def _constant(self, parameter: Tensor) -> Tensor:
+        """A parameter without its gradient."""
+        known = self._constants.get(id(parameter))
+        if known is None or known[0] is not parameter:
+            known = self._constants[id(parameter)] = parameter, parameter.detach()
+        return known[1]
 
     def _unruled(self, func: Any, entry: Entry | None, args: Any, kwargs: Any) -> Any:
         """The result of a function under the empty table: its rule finds roots, and nothing is refused."""
@@ -86,6 +134,13 @@ class Operations(Scope):
             return func(*args, **kwargs)
 
     # what carries relevance
+
+    def attach(self, tensor: Tensor) -> Tensor:
+        """The same tensor, with a graph if it was pending."""
+        if mark_of(tensor).pending:
+            attached(self, tensor)
+            self._admit(tensor)
+        return tensor
 
     def _is_parameter(self, tensor: Tensor) -> bool:
         """True for a leaf that requires a gradient and is no root: a parameter, which is a constant."""
@@ -99,8 +154,14 @@ class Operations(Scope):
         if self._is_new_view(node):
             node.metadata[self.key] = True
             return tensor
-        if isinstance(node, BackwardCFunction) and mark_of(tensor).constant == DETACHED:
-            return reattached(self, tensor)
+        mark = mark_of(tensor)
+        if isinstance(node, BackwardCFunction):
+            whole = mark.elementwise
+            if mark.constant == DETACHED and whole is not None and whole.source.requires_grad:
+                return reattached(self, tensor)
+            if mark.constant and mark.constant != DETACHED:  # an autograd function of constants
+                node.metadata[self.key] = True
+                return tensor
         raise self.refused(f"{type(node).__name__} computed a tensor that carries relevance where rules do not see it")
 
     def _is_new_view(self, node: Any) -> bool:
@@ -110,7 +171,10 @@ class Operations(Scope):
         return all(below is None or self.key in below.metadata for below, _ in node.next_functions)
 
     def _admit(self, result: Any) -> None:
-        """Mark the nodes of the graph of a result that the mode has seen."""
+        """Mark the nodes of the graph of a result that the mode has seen.
+
+        Of a change in place these are several, which views of the changed tensor may have next.
+        """
         tensors = [result] if isinstance(result, Tensor) else tensors_in(result)
         todo: list[Any] = [tensor.grad_fn for tensor in tensors if tensor.requires_grad]
         while todo:
@@ -122,8 +186,9 @@ class Operations(Scope):
 
     def _check(self, func: Any, entry: Entry, carrying: list[Tensor], args: Any, kwargs: Any) -> None:
         """Raise UnsupportedModel for relevance at an argument without a rule."""
-        if entry.carries is None:
+        if len(carrying) == 1 and args and carrying[0] is args[0]:
             return
+        assert entry.carries is not None
         allowed = tensors_in(args[: len(entry.carries)])
         allowed += tensors_in([kwargs[name] for name in entry.carries if name in kwargs])
         others = {id(tensor) for tensor in carrying} - {id(tensor) for tensor in allowed}
@@ -131,18 +196,43 @@ class Operations(Scope):
             names = " and ".join(entry.carries)
             raise self.refused(f"no rule for {name_of(func)} with relevance in another argument than {names}")
 
-    def _check_hidden(self, func: Any, result: Any) -> None:
-        """Raise UnsupportedModel for a result that lost relevance since gradients are disabled.
-
-        Functions of one tensor keep a mark, since they may be steps of an autograd function.
-        """
+    def _of_held(self, func: Any, args: Any, kwargs: Any, carrying: Sequence[Tensor]) -> Any:
+        """The result of a function without a rule, a constant of constants. Raises UnsupportedModel for relevance."""
+        if not all(mark_of(tensor).constant for tensor in carrying):
+            raise self.refused(f"no rule for {name_of(func)} of a tensor that carries relevance")
+        result = func(*args, **kwargs)
+        mark = joined(map(mark_of, tensors_in((args, kwargs))))
         for tensor in tensors_in(result):
-            if tensor.is_floating_point() and not mark_of(tensor).constant:
-                raise self.refused(f"{name_of(func)} of a tensor that carries relevance runs with gradients disabled")
+            if tensor.is_floating_point():
+                marked(tensor, mark)
+        return result
+
+    @staticmethod
+    def _knows_hidden(entry: Entry, args: Any, kwargs: Any) -> bool:
+        """True if an entry's rule is the same where gradients are disabled: for choices, and in autograd functions."""
+        return entry.hidden or (entry.steps and not entry.in_place and bool(common_source(args, kwargs)))
+
+    def hidden(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The result of a function of what carries relevance while gradients are disabled.
+
+        It is a constant, from which a model may choose (keys, experts), and has lost the relevance of its arguments.
+        """
+        tensors = tensors_in((args, kwargs))
+        free = any(tensor.requires_grad and not mark_of(tensor).constant for tensor in tensors)
+        reason = DETACHED if free else joined(map(mark_of, tensors)).constant
+        entry = TABLE.get(func)
+        if entry is not None and entry.in_place and args[0].requires_grad:
+            raise self.refused(f"{name_of(func)} changes a tensor that carries relevance with gradients disabled")
+        result = func(*args, **kwargs)
+        for tensor in tensors_in(args[0] if result is None else result):
+            if tensor.is_floating_point() and not tensor.requires_grad:
+                marked(tensor, Mark(reason))
+        return result
 
     def check(self, output: Any) -> None:
         """Raise UnsupportedModel for an output of the model that the mode did not see arise."""
         for tensor in tensors_in(output):
+            self.attach(tensor)
             if tensor.requires_grad and not self._is_parameter(tensor):
                 self._seen(tensor)
 

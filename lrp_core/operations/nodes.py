@@ -24,6 +24,7 @@ class Plan:
 
     composites: tuple[Composite, ...]
     current: int = 0
+    _chosen: dict[Any, tuple[Any, ...]] = field(default_factory=dict, repr=False)  # by the arguments of `each`
     _room: Tensor | None = field(default=None, repr=False)  # memory for |W| of one layer after another
 
     @property
@@ -31,9 +32,12 @@ class Plan:
         """The composite in force."""
         return self.composites[self.current]
 
-    def each(self, choose: Callable[[Composite], Any]) -> tuple[Any, ...]:
-        """What `choose` says of each composite."""
-        return tuple(map(choose, self.composites))
+    def each(self, choose: Callable[..., Any], *facts: Any) -> tuple[Any, ...]:
+        """`choose(composite, *facts)` of each composite."""
+        key = (choose, facts)
+        if key not in self._chosen:
+            self._chosen[key] = tuple(choose(composite, *facts) for composite in self.composites)
+        return self._chosen[key]
 
     def sizes(self, weight: Tensor) -> Tensor:
         """|weight|, valid until the next call: memory is reused, since new memory for each layer costs more time."""
@@ -43,19 +47,30 @@ class Plan:
         return torch.abs(weight, out=room[: weight.numel()].view(weight.shape))
 
 
+def holds_deviations(composite: Composite) -> bool:
+    """True if a composite holds the deviations of norms constant."""
+    return composite.normalization.constant
+
+
+def holds_activations(composite: Composite) -> bool:
+    """True if a composite holds the ratios of activations, and gates, constant."""
+    return composite.activation.constant
+
+
 class Ruled(Function):
     """A value as a function of inputs, whose gradients a rule computes.
 
-    `Ruled.apply(value, rule, kept, *inputs)` returns the numbers of `value`. In the backward pass
+    `Ruled.apply([value], rule, kept, *inputs)` returns the numbers of `value`. In the backward pass
     `rule(gradient, *kept)` returns the tuple of the inputs' gradients. The tensors `kept` are freed with the graph.
     """
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, rule: Rule, kept: Sequence[Tensor], *inputs: Tensor) -> Tensor:
+    def forward(ctx: Any, value: list[Tensor], rule: Rule, kept: Sequence[Tensor], *inputs: Tensor) -> Tensor:
         ctx.set_materialize_grads(False)
         ctx.rule = rule
-        ctx.save_for_backward(*kept)
-        return value.detach()
+        if kept:
+            ctx.save_for_backward(*kept)
+        return value[0].detach()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor | None) -> Any:
@@ -66,14 +81,14 @@ class Ruled(Function):
 
 def ruled(value: Tensor, rule: Rule, kept: Sequence[Tensor], *inputs: Tensor) -> Tensor:
     """The numbers of `value`, whose gradients at `inputs` are `rule(gradient, *kept)`."""
-    return Ruled.apply(value.detach(), rule, kept, *inputs)
+    return Ruled.apply([value], rule, kept, *inputs)
 
 
 def scaled(x: Tensor, factors: Sequence[float], plan: Plan) -> Tensor:
     """The same x; its gradient is multiplied by the factor of the composite in force, one of `factors`."""
-    if all(factor == 1 for factor in factors):
+    if not any(factor != 1 for factor in factors):
         return x
-    if all(factor == 0 for factor in factors):
+    if not any(factors):
         return x.detach()
 
     def rule(gradient: Tensor) -> tuple[Tensor | None]:

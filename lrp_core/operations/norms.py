@@ -13,7 +13,7 @@ from torch import Tensor
 
 from closelook.lrp_core.device.precision import wide_dtype
 from closelook.lrp_core.operations.marks import DEVIATION, Mark, mark_of, marked, tensors_in
-from closelook.lrp_core.operations.nodes import ruled, scaled
+from closelook.lrp_core.operations.nodes import holds_deviations, ruled, scaled
 from closelook.lrp_core.operations.scope import Scope
 from closelook.lrp_core.operations.table import rule
 
@@ -23,7 +23,7 @@ _backward = torch.ops.aten.native_layer_norm_backward
 @rule("rsqrt", "sqrt", "reciprocal", "var", "std", "norm", "vector_norm", "linalg_vector_norm")
 def deviation(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     """A deviation, or its inverse."""
-    held = mode.plan.each(lambda composite: composite.normalization.constant)
+    held = mode.plan.each(holds_deviations)
     with torch.set_grad_enabled(not all(held)):
         y = func(*args, **kwargs)
     constant = next((mark_of(x).constant for x in tensors_in(args) if mark_of(x).constant), DEVIATION)
@@ -33,15 +33,14 @@ def deviation(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
 @rule("layer_norm", carries=("input",))
 def layer_norm(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     """LayerNorm in one piece."""
-    x, shape, weight, _, eps = arguments(args, kwargs, ("input", "normalized_shape", "weight", "bias", "eps"))
+    x, shape, weight, bias, eps = arguments(args, kwargs, ("input", "normalized_shape", "weight", "bias", "eps"))
     mode.refuse_constant(func, x)
-    y = func(*args, **kwargs)
     plan, eps = mode.plan, 1e-5 if eps is None else eps
     shape, x_kept = list(shape), x.detach()
+    held = plan.each(holds_deviations)
+    y, mean, rstd = torch.native_layer_norm(x_kept, shape, weight, bias, eps)
     if weight is not None and weight.dtype != x.dtype:  # under autocast
         weight = weight.to(x.dtype)
-    held = plan.each(lambda composite: composite.normalization.constant)
-    _, mean, rstd = torch.native_layer_norm(x_kept, shape, None, None, eps)
     rstd = rstd.clamp_max(torch.finfo(rstd.dtype).max)  # in float16 that of a constant row would be infinite
 
     def gradient(dy: Tensor, rstd: Tensor, *of_input: Tensor) -> tuple[Tensor]:
@@ -52,7 +51,7 @@ def layer_norm(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
         dx, _, _ = _backward(dy, of_input[0], shape, of_input[1], rstd, weight, None, (True, False, False))
         return (dx,)
 
-    return ruled(y, gradient, (rstd,) if all(held) else (rstd, x_kept, mean), x)
+    return mode.roots.projected(x, ruled(y, gradient, (rstd,) if all(held) else (rstd, x_kept, mean), x))
 
 
 @rule("rms_norm", carries=("input",))
@@ -62,7 +61,7 @@ def rms_norm(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     mode.refuse_constant(func, x)
     y = func(*args, **kwargs)
     plan, eps = mode.plan, torch.finfo(x.dtype).eps if eps is None else eps
-    held = plan.each(lambda composite: composite.normalization.constant)
+    held = plan.each(holds_deviations)
     axes = tuple(range(-len(shape), 0))
     dtype = wide_dtype(x.dtype)
     squares = torch.linalg.vector_norm(x.detach(), dim=axes, keepdim=True, dtype=dtype).square_()

@@ -8,7 +8,6 @@ several, it is the uniform rule. A factor that is constant under a composite doe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from closelook.lrp_core.operations.elementwise import common_source, of_one_tens
 from closelook.lrp_core.operations.layers import Layer
 from closelook.lrp_core.operations.linear import layer_of
 from closelook.lrp_core.operations.marks import NONE, Mark, joined, mark_of, marked, replaced, tensors_in
-from closelook.lrp_core.operations.nodes import scaled, with_value
+from closelook.lrp_core.operations.nodes import holds_deviations, scaled, with_value
 from closelook.lrp_core.operations.scope import Scope, name_of
 from closelook.lrp_core.operations.table import rule, spellings
 from closelook.lrp_core.rules.records import Composite
@@ -41,7 +40,7 @@ def holds_weights(composite: Composite) -> bool:
     return not composite.bilinear.serves_gate or composite.softmax.name == "constant"
 
 
-def shares(composite: Composite, factors: Sequence[Mark]) -> list[float]:
+def shares(composite: Composite, *factors: Mark) -> list[float]:
     """The share of its gradient that each factor of a product gets under a composite."""
     rule = composite.bilinear
     counted = [mark.constant != marks.DEVIATION and not holds(composite, mark) for mark in factors]
@@ -56,12 +55,17 @@ def shares(composite: Composite, factors: Sequence[Mark]) -> list[float]:
     return [1 / count if one else 1 for one in counted]
 
 
+def _kind(mark: Mark) -> Mark:
+    """The facts of a mark that shares depend on."""
+    return Mark(mark.constant, mark.activation, None if mark.weights is None else True)
+
+
 def product(mode: Scope, func: Any, args: Any, kwargs: Any, elementwise: bool = False) -> Tensor:
     """A product of all tensors of a call."""
     tensors = tensors_in((args, kwargs))
     factors = [tensor for tensor in tensors if tensor.requires_grad or mark_of(tensor).constant == marks.WEIGHTS]
-    if any(mark_of(tensor).constant == marks.DETACHED for tensor in tensors):
-        raise mode.refused(f"{name_of(func)} multiplies by a tensor that was detached from what carries relevance")
+    if any(tensor.requires_grad and not mark_of(tensor).constant for tensor in tensors):
+        mode.refuse_constant(func, *(tensor for tensor in tensors if mark_of(tensor).constant == marks.DETACHED))
     of_factors = [mark_of(factor) for factor in factors]
     if len(factors) == 1 and not of_factors[0].constant:
         result = func(*args, **kwargs)
@@ -81,7 +85,7 @@ def _shared(
 
     What all factors share is scaled once, at the product's result.
     """
-    by_composite = mode.plan.each(lambda composite: shares(composite, of_factors))
+    by_composite = mode.plan.each(shares, *map(_kind, of_factors))
     common = [max(of_one, default=1) for of_one in by_composite]
     by = {}
     for number, factor in enumerate(factors):
@@ -91,7 +95,7 @@ def _shared(
     return replaced(args, by), replaced(kwargs, by), common
 
 
-@rule("mul", "multiply")
+@rule("mul", "multiply", steps=True)
 def mul(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     """An elementwise product: a power or function of one tensor, a multiple, or a product of factors."""
     args, kwargs = _by_position(args, kwargs)
@@ -121,11 +125,11 @@ def _carries(value: Any) -> bool:
 def _with_offset(mode: Scope, func: Any, a: Tensor, b: Tensor) -> Tensor:
     """a b, where b is a tensor plus a number: the number's product with a is linear in a, and the rest a product."""
     mark, offset = mark_of(b), mark_of(b).offset
-    rest = marked(b - offset, replace(mark, offset=0.0, elementwise=None))
+    rest = marked(b - offset, mark._replace(offset=0.0, elementwise=None))
     return with_value(product(mode, func, (a, rest), {}) + a * offset, func(a.detach(), b.detach()))
 
 
-@rule("div", "divide", "true_divide")
+@rule("div", "divide", "true_divide", steps=True)
 def div(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     """A quotient: a function of one tensor, or a product with the inverse of a deviation or a gate."""
     args, kwargs = _by_position(args, kwargs)
@@ -137,7 +141,7 @@ def div(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
         linear = len(parts) == 1 and not (isinstance(b, Tensor) and id(b) in parts)
         return of_one_tensor(mode, func, args, kwargs, parts, linear=linear)
     if isinstance(b, Tensor) and b.requires_grad and not mark_of(b).constant:
-        factors = mode.plan.each(lambda composite: 0 if composite.normalization.constant else 1)
+        factors = [0 if held else 1 for held in mode.plan.each(holds_deviations)]
         by = {id(b): marked(scaled(b.view_as(b), factors, mode.plan), Mark(constant=marks.DEVIATION))}
         args, kwargs = replaced(args, by), replaced(kwargs, by)
         if not (isinstance(a, Tensor) and a.requires_grad):
@@ -193,7 +197,11 @@ def _enter_attention(mode: Scope, result: Tensor, factors: Sequence[Tensor]) -> 
 @rule("baddbmm", "addmm", "addbmm", "addcmul", "addmv", "addr")
 def sum_and_product(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     """A sum of a tensor and a product: the tensor gets its gradient, the factors their shares."""
-    first, *factors = tensors_in((args, kwargs))
+    tensors = tensors_in((args, kwargs))
+    first, *factors = tensors
+    carrying = sum(tensor.requires_grad for tensor in tensors)
+    if carrying == 1 and not mode.rules_layers and all(mark_of(tensor) is NONE for tensor in tensors):
+        return func(*args, **kwargs)
     mode.refuse_constant(func, first)
     if mode.rules_layers and func in _LAYERS and not first.requires_grad and not factors[1].requires_grad:
         layer = Layer(mode.plan, factors[1].mT, first)

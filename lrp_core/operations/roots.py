@@ -6,7 +6,7 @@ A root is told by its indices. Look-ups by other indices, such as relative posit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,6 +34,10 @@ class Roots:
         """`ids` are the batch's tokens [B, T] by the name of their stream; `pixels` [B, C, H, W] are a root, too."""
         self.ids, self.pixels = dict(ids), pixels
         self.found: list[Root] = []
+        self._apart: set[str | None] = set()  # streams whose embeddings are transposed, or stand beside others
+        self._first: dict[
+            str | None, int
+        ] = {}  # by stream: the column of its first token, if a model puts others before or after
         self._leaves = {} if pixels is None else {id(pixels): pixels}
 
     def __contains__(self, leaf: Tensor) -> bool:
@@ -46,12 +50,34 @@ class Roots:
             indices, table = args[0], args[1] if len(args) > 1 else kwargs["weight"]
         else:
             table, indices = args[0], args[-1]
-        stream = self.stream(indices) if isinstance(indices, Tensor) else None
-        if stream is None or not table.is_floating_point():
+        place = self._place(indices) if isinstance(indices, Tensor) else None
+        if place is None or not table.is_floating_point():
             return rows
-        rows = rows.detach().view(*self.ids[stream].shape, *rows.shape[indices.dim() :])
-        root = self._root(rows, stream, words=True)
-        return marked(root.view(*indices.shape, *rows.shape[2:]), mark_of(root))
+        stream, is_transposed, first = place
+        if self._may_be_positions(indices, stream):
+            return rows
+        ids = self.ids[stream]
+        if is_transposed or indices.numel() > ids.numel():
+            self._apart.add(stream)
+        if is_transposed:
+            rows = rows.transpose(0, 1)
+        rows = rows.detach().reshape(len(ids), -1, *rows.shape[indices.dim() :])
+        root = self._root(rows[:, first : first + ids.shape[-1]].contiguous(), stream, words=True)
+        if rows.shape[1] > ids.shape[-1]:
+            root = self._between(rows, root, first)
+        of_indices = indices.shape[::-1] if is_transposed else indices.shape
+        root = marked(root.view(*of_indices, *rows.shape[2:]), mark_of(root))
+        return marked(root.transpose(0, 1), mark_of(root)) if is_transposed else root
+
+    def _between(self, rows: Tensor, root: Tensor, first: int) -> Tensor:
+        """A root between rows of tokens that a model puts before and after the batch's own, as padding or prompts."""
+        last = first + root.shape[1]
+        parts = [rows[:, :first], root, rows[:, last:]]
+        for at in (0, 2):
+            if parts[at].numel():
+                parts[at] = self._root(parts[at].contiguous(), INSERTED, words=True)
+        self._first[mark_of(root).embedding] = first
+        return marked(torch.cat(parts, 1), mark_of(root))
 
     def stream(self, indices: Tensor) -> str | None:
         """The name of the stream whose ids the `indices` are; None if they are no stream's."""
@@ -61,6 +87,32 @@ class Roots:
         names = [name for name in names if torch.equal(self.ids[name].flatten(), indices.flatten())]
         same = [name for name in names if self.ids[name].data_ptr() == indices.data_ptr()]
         return next(iter([*same, *names]), None)
+
+    def _place(self, indices: Tensor) -> tuple[str, bool, int] | None:
+        """The stream whose ids some indices are, whether they are transposed, and the column of the first; or None."""
+        stream = self.stream(indices)
+        if stream is not None:
+            return stream, False, 0
+        if indices.dim() != 2 or indices.is_floating_point() or indices.dtype == torch.bool:
+            return None
+        for name, ids in self.ids.items():
+            if ids.dim() != 2:
+                continue
+            if indices.shape == ids.mT.shape and torch.equal(indices, ids.mT):
+                return name, True, 0
+            more = indices.shape[1] - ids.shape[1]
+            if len(indices) == len(ids) and more > 0:
+                for first in (0, more):
+                    if torch.equal(indices[:, first : first + ids.shape[1]], ids):
+                        return name, False, first
+        return None
+
+    def _may_be_positions(self, indices: Tensor, stream: str) -> bool:
+        """True for indices that equal ids of the batch, but may be its positions, which count up by 1."""
+        if self.ids[stream].data_ptr() == indices.data_ptr():
+            return False
+        counts_up = bool((indices.diff(dim=-1) == 1).all())
+        return counts_up or any(root.words and root.stream == stream for root in self.found)
 
     def _root(self, value: Tensor, stream: str, words: bool) -> Tensor:
         """Make `value` a root; returns a copy that the model may change in place."""
@@ -72,7 +124,7 @@ class Roots:
     def put_out(self, embeddings: Tensor) -> Tensor:
         """What a module makes of embeddings that it looked up, such as a multiple, as the root in their place."""
         stream = mark_of(embeddings).embedding
-        if stream is None or not embeddings.requires_grad:
+        if stream is None or stream in self._apart or not embeddings.requires_grad:
             return embeddings
         del self.found[max(at for at, root in enumerate(self.found) if root.stream == stream)]
         return self._root(embeddings, stream, words=True)
@@ -82,10 +134,18 @@ class Roots:
         stream = mark_of(embeddings).embedding
         if stream is None or not isinstance(constant, Tensor) or constant.requires_grad:
             return constant
-        if constant.dim() < 2 or constant.shape[-2:] != embeddings.shape[-2:]:
+        if mark_of(constant).constant or constant.dim() < 2 or constant.shape[-2:] != embeddings.shape[-2:]:
             return constant
         self.capture(embeddings)
-        return self._root(constant.expand_as(embeddings).contiguous(), stream, words=False)
+        rows = constant.expand_as(embeddings).contiguous()
+        ids = self.ids.get(stream)
+        if ids is None or ids.shape[-1] == rows.shape[-2]:
+            return self._root(rows, stream, words=False)
+        first = self._first.get(stream)
+        if first is None:  # of tokens that were put beside the batch's own later
+            return self._root(rows, INSERTED, words=True)
+        root = self._root(rows[:, first : first + ids.shape[-1]].contiguous(), stream, words=False)
+        return self._between(rows, root, first)
 
     def inserted(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments of a union: tokens that a model puts beside embeddings, such as registers, are roots."""
@@ -93,12 +153,19 @@ class Roots:
         if not self.found or not any(mark_of(tensor).embedding for tensor in tensors):
             return args
         own = [tensor for tensor in tensors if tensor.is_floating_point() and not tensor.requires_grad]
-        own = [tensor for tensor in own if mark_of(tensor) is NONE and tensor.dim() == 3]
+        own = [tensor for tensor in own if mark_of(tensor) is NONE and tensor.dim() == 3 and tensor.numel()]
         return replaced(args, {id(tensor): self._root(tensor, INSERTED, words=True) for tensor in own})
+
+    def projected(self, embeddings: Tensor, result: Tensor) -> Tensor:
+        """The result of a layer on embeddings, to which a model may add positions after it, if it has not before."""
+        stream = mark_of(embeddings).embedding
+        if stream not in self.ids or any(root.stream == stream and not root.words for root in self.found):
+            return result
+        return marked(result, Mark(embedding=stream))
 
     def convolved(self, patches: Tensor) -> Tensor:
         """The embeddings of image patches."""
-        return marked(patches, replace(mark_of(patches), embedding=PATCHES))
+        return marked(patches, mark_of(patches)._replace(embedding=PATCHES))
 
     def capture(self, tokens: Tensor) -> None:
         """Take embeddings of patches [B, T, D] as the words' root, unless they have one."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from closelook.lrp_core.operations.layers import Layers
-from closelook.lrp_core.operations.marks import mark_of
+from closelook.lrp_core.operations.marks import DETACHED, mark_of
 from closelook.lrp_core.operations.nodes import Plan
 from closelook.lrp_core.operations.roots import Roots
 from closelook.lrp_core.records.types import UnsupportedModel
@@ -33,7 +33,20 @@ class Scope(TorchFunctionMode):
         for tensor in tensors:
             if isinstance(tensor, Tensor) and mark_of(tensor).constant:
                 what = func if isinstance(func, str) else name_of(func)
+                if mark_of(tensor).constant == DETACHED:
+                    raise self.refused(
+                        f"{what} of a tensor that lost its relevance: detach takes a tensor that carries relevance out"
+                        " of the graph, as does what runs with gradients disabled"
+                    )
                 raise self.refused(f"a {mark_of(tensor).constant} is constant, so {what} of it would lose relevance")
+
+    def attach(self, tensor: Tensor) -> Tensor:
+        """The same tensor, with a graph if it was pending."""
+        raise NotImplementedError
+
+    def hidden(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The result of a function of what carries relevance while gradients are disabled."""
+        raise NotImplementedError
 
     # words of errors
 

@@ -19,8 +19,19 @@ from closelook.lrp_core.operations.norms import arguments
 from closelook.lrp_core.operations.products import holds_weights
 from closelook.lrp_core.operations.scope import Scope
 from closelook.lrp_core.operations.table import rule
+from closelook.lrp_core.rules.records import Composite
 
 _HIDDEN = -1e3  # a score below this, whose weight is 0, is masked
+
+
+def backward_of(composite: Composite) -> Any:
+    """The function of a composite's rule of the softmax; None for the true gradient."""
+    return composite.softmax.backward
+
+
+def _factor(composite: Composite) -> float:
+    """The factor of the gradient of attention weights."""
+    return 0.0 if holds_weights(composite) else 1.0
 
 
 @rule("softmax", carries=("input",))
@@ -38,12 +49,11 @@ def softmax(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
         others = {name: value for name, value in kwargs.items() if name != "input"}
         return with_value(softmax(mode, func, (unshifted.to(x.dtype), *args[1:]), others), stock)
     mode.refuse_constant(func, x)
-    rules = plan.each(lambda composite: composite.softmax.backward)
+    rules = plan.each(backward_of)
     if all(plan.each(holds_weights)):
         return marked(func(x.detach(), *args[1:], **kwargs), Mark(marks.WEIGHTS))
     if not any(rules):
-        factors = plan.each(lambda composite: 0 if holds_weights(composite) else 1)
-        return marked(scaled(func(*args, **kwargs), factors, plan), Mark(weights=x.grad_fn))
+        return marked(scaled(func(*args, **kwargs), plan.each(_factor), plan), Mark(weights=x.grad_fn))
     weights = func(x.detach(), *args[1:], **kwargs)
 
     def gradient(ds: Tensor, x: Tensor, s: Tensor) -> tuple[Tensor | None]:

@@ -30,16 +30,19 @@ class Entry:
         tuple[str, ...] | None
     )  # names of the arguments that may carry relevance, in order from the first; None: all
     in_place: bool = False  # whether the function changes its first argument
+    hidden: bool = False  # whether its rule is the same where gradients are disabled
+    steps: bool = False  # whether it may be a step of an elementwise function that a model writes as several
 
 
-def _only_called(mode: Scope, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def only_called(mode: Scope, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a function whose result depends on no numbers of a tensor, such as its shape."""
     return func(*args, **kwargs)
 
 
-PASS = Entry(_only_called, None)
+PASS = Entry(only_called, None)
 TABLE: dict[Any, Entry] = {}
-_SPACES = (torch, Tensor, torch.nn.functional, torch._C._nn, torch.special, torch.linalg)
+NAMES: dict[Handler, list[str]] = {}  # by rule: the functions that it is for
+_SPACES = (torch, Tensor, torch.nn.functional, torch._C._nn, torch.special, torch.linalg, torch.fft)
 
 
 def spellings(name: str) -> Iterator[Any]:
@@ -62,13 +65,16 @@ def in_place_spellings(name: str) -> Iterator[Any]:
                 yield getattr(space, each)
 
 
-def rule(*names: str, carries: tuple[str, ...] | None = None) -> Callable[[Handler], Handler]:
+def rule(
+    *names: str, carries: tuple[str, ...] | None = None, steps: bool = False, hidden: bool = False
+) -> Callable[[Handler], Handler]:
     """Enter the decorated function as the rule of the torch functions `names` and of their in-place forms."""
 
     def enter(handler: Handler) -> Handler:
+        NAMES[handler] = [*names, *NAMES.get(handler, ())]
         for name in names:
             for func in spellings(name):
-                TABLE[func] = Entry(handler, carries)
+                TABLE[func] = Entry(handler, carries, hidden=hidden, steps=steps)
             for func in in_place_spellings(name):
                 TABLE[func] = Entry(_in_place(handler, name), carries, in_place=True)
         return handler
@@ -86,7 +92,7 @@ def _in_place(handler: Handler, name: str) -> Handler:
     def copied(mode: Scope, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         target: Tensor = args[0]
         before = marked(target.clone(), mark_of(target))  # its numbers, which the backward pass may need
-        result = handler(mode, func, replaced(args, {id(target): before}), kwargs)
+        result = mode.attach(handler(mode, func, replaced(args, {id(target): before}), kwargs))
         target.copy_(result)
         return marked(target, mark_of(result))
 

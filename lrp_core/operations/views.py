@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,19 +10,34 @@ from torch import Tensor
 from closelook.lrp_core.operations import marks
 from closelook.lrp_core.operations.elementwise import common_source, of_one_tensor
 from closelook.lrp_core.operations.marks import NONE, Mark, joined, mark_of, marked, tensors_in
-from closelook.lrp_core.operations.nodes import scaled
+from closelook.lrp_core.operations.nodes import holds_activations, scaled
 from closelook.lrp_core.operations.norms import arguments
 from closelook.lrp_core.operations.scope import Scope
-from closelook.lrp_core.operations.table import PASS, TABLE, Entry, rule, spellings
+from closelook.lrp_core.operations.table import PASS, TABLE, Entry, only_called, rule, spellings
+from closelook.lrp_core.rules.records import Composite
 
 
-@rule("view", "reshape", "view_as", "reshape_as", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "expand")
-@rule("expand_as", "broadcast_to", "repeat", "repeat_interleave", "tile", "permute", "transpose", "t", "swapaxes")
-@rule("swapdims", "movedim", "moveaxis", "adjoint", "contiguous", "clone", "type", "type_as", "float", "double")
+@rule("view", "reshape", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "expand")
+@rule("broadcast_to", "repeat", "repeat_interleave", "tile", "permute", "transpose", "t", "swapaxes")
+@rule("swapdims", "movedim", "moveaxis", "adjoint", "contiguous", "clone", "type", "float", "double")
 @rule("half", "bfloat16", "cpu", "cuda", "select", "narrow", "chunk", "split", "split_with_sizes", "tensor_split")
 @rule("unbind", "index_select", "getitem", "take_along_dim", "roll", "flip", "diagonal", "diag_embed", "unfold")
-@rule("as_strided", "pad", "tril", "triu", "real", "alias", "hsplit", "vsplit", "dsplit", "unsafe_chunk", "detach_copy")
+@rule(
+    "as_strided",
+    "rot90",
+    "pad",
+    "tril",
+    "triu",
+    "real",
+    "alias",
+    "hsplit",
+    "vsplit",
+    "dsplit",
+    "unsafe_chunk",
+    "detach_copy",
+)
 @rule("unsafe_split", "view_as_complex", "view_as_real", "pixel_shuffle", "pixel_unshuffle", "dropout1d")
+@rule("fft", "fft2", "fftn", "ifft", "ifft2", "ifftn", "rfft", "irfft")
 def view(mode: Scope, func: Any, args: Any, kwargs: Any) -> Any:
     """A part of a tensor, or the tensor in another shape, order or precision."""
     result = func(*args, **kwargs)
@@ -32,6 +46,16 @@ def view(mode: Scope, func: Any, args: Any, kwargs: Any) -> Any:
         for tensor in tensors_in(result):
             marked(tensor, kept)
     return result
+
+
+@rule("view_as", "reshape_as", "expand_as", "type_as", hidden=True)
+def like(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
+    """A tensor in the shape or precision of another, whose numbers do not matter."""
+    x, other = args
+    args = x, other.detach()
+    if not x.requires_grad and mark_of(x) is NONE:
+        return func(*args)
+    return view(mode, func, args, kwargs) if torch.is_grad_enabled() else mode.hidden(func, args, kwargs)
 
 
 def read_of(name: str) -> Any:
@@ -43,9 +67,11 @@ for _name in ("T", "mT", "H", "mH", "real"):
     TABLE[read_of(_name)] = Entry(view, None)
 
 
-@rule("to")
+@rule("to", hidden=True)
 def cast(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     """A tensor in another precision or on another device; a function of one tensor stays one."""
+    if not torch.is_grad_enabled() and not mark_of(args[0]).constant:
+        return mode.hidden(func, args, kwargs)
     result = func(*args, **kwargs)
     return result if result is args[0] else marked(result, mark_of(args[0]))
 
@@ -59,7 +85,7 @@ def gather(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     return view(mode, func, args, kwargs)
 
 
-@rule("sum", "mean", "cumsum", "trace", "nanmean", "nansum", "logcumsumexp_")
+@rule("sum", "mean", "cumsum", "trace", "nanmean", "nansum")
 def total(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     """A sum or mean of entries."""
     x = args[0] if args else kwargs["input"]
@@ -83,7 +109,7 @@ def choice(mode: Scope, func: Any, args: Any, kwargs: Any) -> Any:
     result = _joined(func(*args, **kwargs), mode, func, args, kwargs)
     if func in _MAXIMA and len(tensors_in((args, kwargs))) == 1:
         for tensor in tensors_in(result):
-            marked(tensor, replace(mark_of(tensor), maximum=args[0]))
+            marked(tensor, mark_of(tensor)._replace(maximum=args[0]))
     return result
 
 
@@ -99,7 +125,7 @@ def joining(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     return result
 
 
-@rule("add", "sub", "subtract", "rsub", "lerp")
+@rule("add", "sub", "subtract", "rsub", steps=True)
 def add(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     """A sum or difference."""
     parts = common_source(args, kwargs)
@@ -116,10 +142,16 @@ def add(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     return _joined(func(*args, **kwargs), mode, func, args, kwargs)
 
 
+@rule("lerp", carries=("input", "end"))
+def mixture(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
+    """A sum with constant weights."""
+    return add(mode, func, args, kwargs)
+
+
 _DIFFERENCES = frozenset(func for name in ("sub", "subtract") for func in spellings(name)) - {Tensor.__rsub__}
 
 
-@rule("neg", "negative", "positive", "rot90")
+@rule("neg", "negative", "positive", steps=True)
 def negative(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     """A tensor of reversed sign."""
     parts = common_source(args, kwargs)
@@ -154,10 +186,15 @@ def pooling(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     return func(*args, **kwargs)
 
 
+def _of_choices(composite: Composite) -> float:
+    """The factor of the gradient of what a choice of experts selects."""
+    return 1.0 if composite.name == "plain" else 0.0
+
+
 def constant(mode: Scope, func: Any, args: Any, kwargs: Any, reason: str) -> Any:
     """The result of a call, held constant for a reason; with its own gradient under the plain composite."""
     result = func(*args, **kwargs)
-    factors = mode.plan.each(lambda composite: 1 if composite.name == "plain" else 0)
+    factors = mode.plan.each(_of_choices)
 
     def held(value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -169,16 +206,71 @@ def constant(mode: Scope, func: Any, args: Any, kwargs: Any, reason: str) -> Any
     return held(result) if isinstance(result, Tensor) else type(result)(map(held, result))
 
 
-@rule("topk")
+@rule("topk", hidden=True)
 def topk(mode: Scope, func: Any, args: Any, kwargs: Any) -> Any:
     """The largest entries: the choice of experts and their weights are constants."""
     return constant(mode, func, args, kwargs, marks.ROUTING)
 
 
-@rule("argmax", "argmin", "argsort", "isnan", "isinf", "isfinite", "logical_not", "logical_and", "logical_or", "sign")
-@rule("nonzero", "any", "all", "count_nonzero", "isclose", "allclose", "long", "int", "bool", "isneginf", "isposinf")
-@rule("zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "one_hot", "bincount", "equal")
-@rule("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor", "floor", "ceil", "round", "searchsorted")
+@rule("logsumexp")
+def log_of_sum(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
+    """The logarithm of a sum of exponentials: a gate (the share of attention that a sink leaves to tokens)."""
+    x = args[0] if args else kwargs["input"]
+    factors = [0 if held else 1 for held in mode.plan.each(holds_activations)]
+    return marked(scaled(func(*args, **kwargs), factors, mode.plan), Mark(mark_of(x).constant or marks.GATE))
+
+
+@rule(
+    "argmax",
+    "argmin",
+    "argsort",
+    "isnan",
+    "isinf",
+    "isfinite",
+    "logical_not",
+    "logical_and",
+    "logical_or",
+    "sign",
+    hidden=True,
+)
+@rule(
+    "nonzero",
+    "any",
+    "all",
+    "count_nonzero",
+    "isclose",
+    "allclose",
+    "long",
+    "int",
+    "bool",
+    "isneginf",
+    "isposinf",
+    hidden=True,
+)
+@rule(
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "empty_like",
+    "rand_like",
+    "randn_like",
+    "one_hot",
+    "bincount",
+    "equal",
+    hidden=True,
+)
+@rule(
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "new_empty",
+    "new_tensor",
+    "floor",
+    "ceil",
+    "round",
+    "searchsorted",
+    hidden=True,
+)
 def of_no_relevance(mode: Scope, func: Any, args: Any, kwargs: Any) -> Any:
     """A number that does not change with small changes of the tensor."""
     with torch.no_grad():
@@ -190,14 +282,16 @@ _DETACHING = frozenset({*spellings("detach"), read_of("data")})
 
 @rule("detach", "item", "tolist", "numpy")
 def detached(mode: Scope, func: Any, args: Any, kwargs: Any) -> Any:
-    """A tensor without its graph: allowed for constants."""
+    """A tensor without its graph: a constant, or one that has lost its relevance and may be used for choices alone."""
     mark = mark_of(args[0])
     if mark.maximum is not None and func in _DETACHING:
         return marked(func(*args, **kwargs), Mark(marks.DETACHED, maximum=mark.maximum))
+    result = func(*args, **kwargs)
+    if isinstance(result, Tensor):
+        return marked(result, mark if mark.constant else Mark(marks.DETACHED))
     if not mark.constant:
         raise mode.refused(f"Tensor.{func.__name__} takes a tensor that carries relevance out of the graph")
-    result = func(*args, **kwargs)
-    return marked(result, mark) if isinstance(result, Tensor) else result
+    return result
 
 
 def _in_place_write(mode: Scope, func: Any, args: Any, kwargs: Any) -> Any:
@@ -225,6 +319,8 @@ for _attribute in dir(Tensor):
     if hasattr(_getter, "__get__") and type(_getter).__name__ in ("getset_descriptor", "property"):
         TABLE.setdefault(_getter.__get__, PASS)
 TABLE[read_of("data")] = Entry(detached, None)
+for _name in ("requires_grad", "grad_fn", "is_leaf"):
+    TABLE[read_of(_name)] = Entry(only_called, None)  # of the graph, which a pending tensor gets before
 
 
 def _joined(result: Any, mode: Scope, func: Any, args: Any, kwargs: Any) -> Any:

@@ -52,6 +52,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     },
     "DbrxAttentionConfig": {"rope_theta": 10000.0, "clip_qkv": 8.0},
     "Dots3NoteTextConfig": {"num_key_value_heads": 4},
+    "EsmcConfig": {"num_key_value_heads": 4},
     "FalconH1Config": {"mamba_d_ssm": 64},
     "FunnelConfig": {"block_sizes": [1, 1], "d_inner": 40},
     "GPTNeoConfig": {"attention_types": [[["global", "local"], 1]], "window_size": 3},

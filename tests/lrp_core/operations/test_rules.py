@@ -7,6 +7,7 @@ from torch.nn import functional as F
 from closelook.lrp_core.operations.mode import Operations
 from closelook.lrp_core.operations.nodes import Plan
 from closelook.lrp_core.operations.roots import Roots
+from closelook.lrp_core.operations.watching import watched
 from closelook.lrp_core.rules import ATTNLRP, LRP, changed
 from closelook.lrp_core.rules.composite import Spec
 from tests.oracles import rules as slow
@@ -31,6 +32,7 @@ def relevance(compute, inputs, upper, composite):
         mode._admit(leaf)
     with mode:
         y = compute(*leaves)
+    mode.check(y)
     mode.end([y])
     values = [root.value for root in roots.found]
     gradients = torch.autograd.grad(y, values, upper / y.detach(), allow_unused=True)
@@ -175,3 +177,61 @@ def test_attention_in_one_piece_equals_attention_in_steps(causal, grouped, name)
         found = relevance(in_one_piece, [query, key, value, mask], upper, rules)
         for one, expected in zip(found, relevance(in_steps, [query, key, value, mask], upper, rules), strict=True):
             same(one, expected)
+
+
+LINEAR_MAPS = {
+    "Fourier": lambda x: torch.fft.fft(x.view(2, 3), dim=-1).real.flatten(),
+    "rotation of complex numbers": lambda x: torch.view_as_real(
+        torch.view_as_complex(x.view(3, 2)) * torch.polar(torch.ones(3), torch.arange(3.0)).to(torch.complex128)
+    ).flatten(),
+    "mixture with constants": lambda x: torch.lerp(x, torch.ones_like(x), 0.25),
+    "in the shape and precision of another": lambda x: x.view(2, 3).type_as(x).view_as(x),
+}
+
+
+@pytest.mark.parametrize("name", LINEAR_MAPS)
+def test_a_linear_map_shares_relevance_by_its_matrix(name):
+    x, upper, compute = drawn(6), drawn(6), LINEAR_MAPS[name]
+    matrix = torch.autograd.functional.jacobian(compute, x)
+    for composite in (LRP, ATTNLRP):
+        (found,) = relevance(compute, [x], upper, composite)
+        same(found, x * (matrix.mT @ (upper / compute(x))))
+
+
+def chosen(scores):
+    """1 for the two largest of some scores, else 0: chosen without gradients."""
+    with torch.no_grad():
+        ranked = (scores.view(1, 5) @ torch.eye(5, dtype=scores.dtype) * 2 + 1).topk(2).indices[0]
+        return torch.zeros(5, dtype=scores.dtype).scatter(0, ranked, 1.0)
+
+
+CONSTANTS = {
+    "the share that a sink leaves": lambda a: torch.sigmoid(torch.logsumexp(a.view(1, 5), -1) - 0.5),
+    "a logarithm": lambda a: torch.log(1.0 + torch.exp(a)),
+    "a product of decays": lambda a: torch.sigmoid(a).cumprod(0),
+    "the larger of gates": lambda a: torch.maximum(torch.sigmoid(a), torch.sigmoid(a.flip(0))),
+    "experts' weights over their sum": lambda a: torch.sigmoid(a) / torch.sigmoid(a).topk(2).values.sum(),
+    "keys chosen without gradients": lambda a: chosen(a) + 0.5,
+    "keys chosen from a detached tensor": lambda a: torch.zeros_like(a).scatter(0, a.detach().topk(2).indices, 1.0) + 1,
+}
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_gates_and_choices_are_constants_that_multiply_relevance(name):
+    a, b, upper = drawn(5), drawn(5), drawn(5)
+    for composite in (LRP, ATTNLRP):
+        of_constant, of_signal = relevance(lambda a, b: b * CONSTANTS[name](a), [a, b], upper, composite)
+        same(of_signal, upper)
+        same(of_constant, torch.zeros_like(a))
+
+
+def test_an_activation_that_a_hook_watches_has_its_relevance():
+    x, upper, seen = drawn(5), drawn(5), []
+
+    def compute(x):
+        y = watched(F.silu(x), lambda gradient, y: seen.append(gradient * y))
+        return y * 2.0
+
+    (found,) = relevance(compute, [x], upper, ATTNLRP)
+    same(found, upper)
+    same(seen[0], upper)

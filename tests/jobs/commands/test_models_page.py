@@ -1,0 +1,23 @@
+"""docs/models.md says what the checks of architectures found."""
+
+from closelook.jobs.commands.listings import architectures
+from closelook.jobs.commands.listings.architectures import END, PAGE, START, outcomes, page_table
+from closelook.jobs.commands.listings.documents import rewritten
+
+
+def test_the_page_is_what_the_list_says():
+    text = PAGE.read_text(encoding="utf-8")
+    assert rewritten(text, page_table(), START, END) == text, "run `closelook models --all`"
+
+
+def test_an_architecture_is_listed_once():
+    names = [(outcome.name, outcome.head) for outcome in outcomes()]
+    assert len({*names}) == len(names)
+
+
+def test_passing_architectures_are_printed_by_head(capsys):
+    architectures.show()
+    printed = capsys.readouterr().out
+    assert "GPT2LMHeadModel" in printed
+    for head in architectures.HEADS:
+        assert f"{head}: " in printed
