@@ -21,8 +21,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 _COMMANDS = (
     "roots.commands",
     "submit",
-    "questions.commands",
-    "texts.commands",
+    "explain",
+    "files",
     "listings.commands",
 )
 for _module in _COMMANDS:

@@ -8,8 +8,8 @@ from contextlib import nullcontext
 from statistics import median
 
 import closelook
+from closelook.explaining.explanation import Explanation
 from closelook.jobs.commands.listings.sums import FILE
-from closelook.jobs.notebook.explanation import Explanation
 from closelook.lrp_core.records.registry import OURS
 from closelook.lrp_core.verification.rules import without_biases
 

@@ -12,7 +12,7 @@ REPOSITORY = Path(__file__).parents[1]
 ROOMS = ("alti", "evaluation", "jobs", "lrp_core")
 EXPLAINED = """
 import closelook
-print(closelook.explain("The keys", target="are", model="demo/gpt2", progress=False)["attnlrp"].shape)
+print(closelook.explain("The keys", target="are", model="demo/gpt2")["attnlrp"].shape)
 """
 TWICE = f"""
 import sys

@@ -23,7 +23,7 @@ HEAVY = (
     "transformers.modeling_utils",
 )
 _PRINT = "import json, sys; print(json.dumps([name for name in {heavy!r} if name in sys.modules]))"
-EXPLAINED = 'closelook.explain("The keys", target="are", model="demo/gpt2", progress=False)["attnlrp"]'
+EXPLAINED = 'closelook.explain("The keys", target="are", model="demo/gpt2")["attnlrp"]'
 STATUS = 'sys.argv = ["closelook", "status", "--config", "smoke", "--root", {root!r}]'
 LOADED = {
     "import closelook": [],

@@ -1,14 +1,18 @@
-"""A printable sheet about the decision on a single text."""
+"""A printable sheet about the decision on a single text, from rows by word.
+
+Shapes: W words of a case.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import pyarrow as pa
 from markupsafe import Markup
 
-from closelook.evaluation.explained.cases import Case
 from closelook.evaluation.explained.rows import DECODER, SECOND, TEXT
 from closelook.evaluation.report.heatmaps.markup import strip
 from closelook.evaluation.report.heatmaps.tokens import in_digits, least, scale
@@ -20,6 +24,59 @@ _WHOLE = 1_600  # most characters of a text on a sheet; a longer text is cut to 
 _AROUND = 8  # words shown on either side of a relevant word
 
 
+class Word(NamedTuple):
+    """A word of a text: the characters [start, end) of its side, or None for a word without characters there."""
+
+    word: str
+    side: str
+    start: int | None
+    end: int | None
+    special: bool  # True for a token that the tokenizer's template added
+
+    @property
+    def is_counted(self) -> bool:
+        """True for a word of the text itself with a letter or digit: it counts in rankings."""
+        return not self.special and self.start is not None and any(map(str.isalnum, self.word))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A text and the model's decision, with the relevance [W] of its words by method.
+
+    The words of an encoder-decoder end with those that its decoder has seen. A method that gives these no relevance has
+    fewer numbers than there are words.
+    """
+
+    id: str
+    model: str
+    decision: str | None  # the predicted label or token; None if the model predicts a score
+    against: str | None  # the label or token that the decision is compared with
+    probability: float | None  # of the decision
+    words: Sequence[Word]
+    relevance: Mapping[str, Sequence[float]]  # of several variants of a method, the one that comes first in the file
+
+
+def cases(table: pa.Table) -> list[Case]:
+    """The cases of a table of the schema WORDS: one for each text, model, task and decision."""
+    rows_of: dict[tuple[Any, ...], dict[str, list[dict[str, Any]]]] = {}
+    for row in table.to_pylist():
+        by_method = rows_of.setdefault((row["id"], row["model"], row["task"], row["decision"]), {})
+        rows = by_method.setdefault(row["method"], [])
+        if not rows or all(row[name] == rows[0][name] for name in ("explanation", "embedding")):
+            rows.append(row)
+    return [_case(by_method) for by_method in rows_of.values()]
+
+
+def _case(by_method: Mapping[str, Sequence[Mapping[str, Any]]]) -> Case:
+    """The case of rows of the schema WORDS by method."""
+    longest = max(by_method.values(), key=len)
+    facts = {name: longest[0][name] for name in ("id", "model", "decision", "against", "probability")}
+    words = [Word(**{name: row[name] for name in Word._fields}) for row in longest]
+    return Case(
+        **facts, words=words, relevance={name: [r["relevance"] for r in rows] for name, rows in by_method.items()}
+    )
+
+
 def _named(decision: str | None) -> str:
     """The decision in words; None stands for models that predict a score."""
     return "a score" if decision is None else decision
@@ -27,24 +84,24 @@ def _named(decision: str | None) -> str:
 
 def sheets(cases: Sequence[Case], provenance: Provenance) -> str:
     """The page of the cases of a text as HTML, which prints each case on one sheet of paper."""
-    return page_alone("case.html", f"Case {cases[0].name.id}", provenance, sheets=[_sheet(case) for case in cases])
+    return page_alone("case.html", f"Case {cases[0].id}", provenance, sheets=[_sheet(case) for case in cases])
 
 
 def _sheet(case: Case) -> dict[str, Any]:
     """The variables of the template for a case."""
     decision = _named(case.decision)
-    (first, values), *_ = case.by_method.items()
+    (first, values), *_ = case.relevance.items()
     caption = (
         f"Coloured by {first}: orange words raise the model's number for {decision}, blue ones lower it; "
         "the stronger the colour, the more. White words hardly count."
     )
-    most = max(2, min(_STRONGEST, _OF_ALL // len(case.by_method)))
+    most = max(2, min(_STRONGEST, _OF_ALL // len(case.relevance)))
     return {
-        "facts": [_sentence(case), f"Explained by {', '.join(case.by_method)}, of the model {case.model}."],
-        "sides": _sides(case, values.tolist()),
+        "facts": [_sentence(case), f"Explained by {', '.join(case.relevance)}, of the model {case.model}."],
+        "sides": _sides(case, values),
         "caption": caption,
         "decision": decision,
-        "methods": [_strongest(name, case, of_method, most) for name, of_method in case.by_method.items()],
+        "methods": [_strongest(name, case, of_method, most) for name, of_method in case.relevance.items()],
     }
 
 

@@ -14,7 +14,6 @@ import yaml
 from closelook.evaluation.benchmark.samples import Malformed
 from closelook.evaluation.benchmark.sources.files import fetch
 from closelook.evaluation.benchmark.sources.own import SAMPLES, records, renamed
-from closelook.jobs.commands.questions.opened import name_of
 from closelook.jobs.config import ModelConfig, RunConfig
 from closelook.jobs.config.file import parse
 from closelook.jobs.methods import applicable, method
@@ -45,6 +44,12 @@ perturb: {{}}  # deletion and insertion curves, which compare methods by faithfu
 explanations: [contrastive, target]  # of the target's logit minus the foil's, and of the target's alone
 token_budget: 4096  # tokens of a batch: lower it if memory runs out
 """
+
+
+def name_of(model_id: str) -> str:
+    """The last part of an id or path, without characters that the name of a configured model may not have."""
+    last = model_id.rstrip("/").rpartition("/")[2]
+    return re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9._-]+", "", last) or "model"
 
 
 def write(to: Path, model: str, data: Path | None, methods: str | None, columns: Mapping[str, str]) -> None:

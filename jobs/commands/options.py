@@ -21,8 +21,7 @@ from closelook.jobs.commands.stopping import Stoppable
 from closelook.lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
-    from closelook.jobs.commands.questions.opened import Opened
-    from closelook.jobs.commands.questions.question import Question
+    from closelook.explaining.opening import Opened
     from closelook.jobs.config import RunConfig
     from closelook.jobs.store import Store
 
@@ -154,11 +153,17 @@ class ModelOptions:
 
     def open(self) -> Opened:
         """The model, without its weights yet. Raises as :func:`open_model` does."""
-        from closelook.jobs.commands.questions.opened import open_model
+        from closelook.explaining.opening import open_model
 
         self.check()
-        assert self.model is not None
-        return open_model(self.model, self.dtype, self.device, self.family, self.adapter, self.decoder_tokenizer)
+        return open_model(
+            self.model,
+            self.dtype,
+            self.device,
+            family=self.family,
+            adapter=self.adapter,
+            decoder_tokenizer=self.decoder_tokenizer,
+        )
 
 
 @dataclass(frozen=True)
@@ -175,12 +180,6 @@ class QuestionOptions:
     second: Annotated[str | None, typer.Option("--second", help="The second text of a pair.")] = None
     explanation: Explanation = None
 
-    def question(self, text: str) -> Question:
-        """The question about a text. Raises UserError if the options do not go together."""
-        from closelook.jobs.commands.questions.question import Question
-
-        return Question(text, **vars(self))
-
 
 @dataclass(frozen=True)
 class ShownOptions:
@@ -188,10 +187,6 @@ class ShownOptions:
 
     method: GradientMethod = "attnlrp"
     top: Annotated[int, typer.Option("--top", help="The number of neurons.", min=0)] = 10
-    absolute: Annotated[bool, typer.Option("--absolute", help="Rank by magnitude instead of value.")] = False
-    normed: Annotated[bool, typer.Option("--normed", help="Apply the final norm's weight before the logit lens.")] = (
-        False
-    )
     json: Json = None
 
 
@@ -221,15 +216,11 @@ _OPTIONS = (
     "messages",
     "answer",
     "spans",
-    "hops",
-    "reasoning",
-    "segmenter",
     "family",
     "adapter",
     "decoder_tokenizer",
     "dtype",
     "device",
-    "normed",
 )
 
 

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from closelook.jobs.commands.questions.opened import AUTO, Opened, check_unchanged, name_in_memory, open_model
+from closelook.explaining.opening import AUTO, check_unchanged, chosen_device, name_in_memory, open_model
+from closelook.jobs.commands.init import name_of
+from closelook.jobs.config import ModelConfig
 from closelook.jobs.methods import METHODS
 from closelook.jobs.methods import method as method_named
-from closelook.jobs.plan.models import open_view
+from closelook.jobs.plan.models import open_view, resolve
+from closelook.lrp_core.opening.loading import check_place
 from closelook.lrp_core.opening.model import view_of
 from closelook.lrp_core.records.types import UserError
 from closelook.lrp_core.verification import record
@@ -81,24 +84,26 @@ def verify(
     names = METHODS if method is None else [method] if isinstance(method, str) else method
     methods = {name: method_named(name) for name in names}
     with shown(progress) as tell:
+        if not isinstance(model, str | PathLike | ModelView | nn.Module):
+            model = open_model(model).view  # of a pipeline, or open already
         if isinstance(model, ModelView | nn.Module):
             check_unchanged(dtype, device, adapter)
             with _wrapped(model, family) as view:
                 verification = verify_view(view, methods, tell=tell)
             name, identity = name_in_memory(view), ""
         else:
-            opened = open_model(model, dtype, device, family, adapter)
-            with opened.in_use():
-                verification = verify_view(opened.view, methods, _opener(opened), tell)
-            name, identity = opened.id, opened.resolved.identity
+            resolved = resolve(ModelConfig.model_validate(_settings(model, family, adapter)))
+            place = (dtype or "float32", chosen_device(device))
+            check_place(*place)
+            verification = verify_view(open_view(resolved, *place), methods, lambda: open_view(resolved, *place), tell)
+            name, identity = str(model), resolved.identity
     return Verification(**vars(replace(verification, model=name, identity=identity, versions=versions())))
 
 
-def _opener(opened: Opened) -> Any:
-    """A function that opens the same files again; None for a model in memory, which is copied instead."""
-    if opened.held is not None:
-        return None
-    return lambda: open_view(opened.resolved, opened.dtype, opened.device, opened.seed)
+def _settings(model: str | PathLike[str], family: str | None, adapter: Any) -> dict[str, Any]:
+    """The config entry of a model by name."""
+    beside = {} if adapter is None else {"adapter": str(adapter)}
+    return {"name": name_of(str(model)), "id": str(model), "family": family, **beside}
 
 
 @contextmanager

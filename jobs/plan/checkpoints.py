@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from closelook.evaluation.benchmark.demo import EVERY, model_dir
 from closelook.evaluation.benchmark.labels import distinct
 from closelook.evaluation.tasks.record import Output
+from closelook.hub import hub_reachable
 from closelook.jobs.config import ModelConfig
 from closelook.jobs.geometries import GEOMETRIES
 from closelook.jobs.store.retry import HUB_PATIENCE_S, causes, is_passing, one_line, retried
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from closelook.evaluation.benchmark.pictures import Preprocessing
     from closelook.lrp_core.families import Family
 
-PATIENCE_S = 5.0  # how long each step of asking the hub may take
 LARGE_BYTES = 1 << 26  # hashes of smaller files are not kept
 SETTLED_S = 10.0  # hashes of files that changed since are not kept
 
@@ -40,22 +40,6 @@ class ModelUnavailable(RuntimeError):
     def _render_traceback_(self) -> list[str]:
         """The lines that a notebook shows in place of a traceback."""
         return [f"{type(self).__name__}: {self}"]
-
-
-@cache
-def hub_reachable() -> bool:
-    """True if the hub answers, through a proxy if one is set.
-
-    Each process asks once, for all models: the hub's client would try for half a minute with each.
-    """
-    from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
-
-    try:
-        get_session().head(constants.ENDPOINT, timeout=PATIENCE_S, follow_redirects=False)
-    except Exception:  # whatever stands in the way: no route, a proxy that refuses, a client told to stay offline
-        return False
-    return True
 
 
 def commit_of(model: ModelConfig, location: str) -> str:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from closelook.lrp_core.lazy import lazily
 
 if TYPE_CHECKING:
-    from closelook.jobs.commands.questions.opened import open_model
+    from closelook.explaining.explanation import Explanation, Explanations, NotExplained
+    from closelook.explaining.front import explain
+    from closelook.explaining.opening import open_model
     from closelook.jobs.commands.verify import Verification, verify
-    from closelook.jobs.notebook.comparing import Comparison, compare
-    from closelook.jobs.notebook.explaining import explain
-    from closelook.jobs.notebook.explanation import Explanation, Explanations, NotExplained
+    from closelook.jobs.comparing import Comparison, compare
     from closelook.jobs.results import Run, load
     from closelook.lrp_core import Batch, Method, Relevance, UnsupportedMethod, UnsupportedModel, UserError, load_model
     from closelook.methods import METHODS
@@ -53,22 +53,22 @@ __all__ = [
 _HOMES = {
     "METHODS": "closelook.methods",
     "Batch": "closelook.lrp_core",
-    "Comparison": "closelook.jobs.notebook.comparing",
-    "Explanation": "closelook.jobs.notebook.explanation",
-    "Explanations": "closelook.jobs.notebook.explanation",
+    "Comparison": "closelook.jobs.comparing",
+    "Explanation": "closelook.explaining.explanation",
+    "Explanations": "closelook.explaining.explanation",
     "Method": "closelook.lrp_core",
-    "NotExplained": "closelook.jobs.notebook.explanation",
+    "NotExplained": "closelook.explaining.explanation",
     "Relevance": "closelook.lrp_core",
     "Run": "closelook.jobs.results",
     "UnsupportedMethod": "closelook.lrp_core",
     "UnsupportedModel": "closelook.lrp_core",
     "UserError": "closelook.lrp_core",
     "Verification": "closelook.jobs.commands.verify",
-    "compare": "closelook.jobs.notebook.comparing",
-    "explain": "closelook.jobs.notebook.explaining",
+    "compare": "closelook.jobs.comparing",
+    "explain": "closelook.explaining.front",
     "load": "closelook.jobs.results",
     "load_model": "closelook.lrp_core",
-    "open_model": "closelook.jobs.commands.questions.opened",
+    "open_model": "closelook.explaining.opening",
     "verify": "closelook.jobs.commands.verify",
 }
 __getattr__, __dir__ = lazily(__name__, _HOMES)

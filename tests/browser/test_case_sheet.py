@@ -2,12 +2,9 @@
 
 import subprocess
 
-import numpy as np
 import pytest
 
-from closelook.evaluation.explained.cases import Case, Variant, Word
-from closelook.evaluation.explained.rows import Name
-from closelook.evaluation.explained.sheet import sheets
+from closelook.evaluation.explained.sheet import Case, Word, sheets
 from closelook.evaluation.report.page import Provenance
 from tests.patience import PATIENCE_S
 
@@ -21,9 +18,9 @@ def long_case(words: int, methods: int) -> Case:
         name = f"considerable{number}"
         text.append(Word(name, "text", start, start + len(name), False))
         start += len(name) + 1
-    values = np.array([(number * 37 % 101 - 50) / 10 for number in range(words)])
-    relevance = {Variant(f"method_{number}", "target", "none"): values for number in range(methods)}
-    return Case(Name("A-17"), "model", None, "positive", "negative", 0.9, text, relevance)
+    values = [(number * 37 % 101 - 50) / 10 for number in range(words)]
+    relevance = {f"method_{number}": values for number in range(methods)}
+    return Case("A-17", "model", "positive", "negative", 0.9, text, relevance)
 
 
 @pytest.mark.parametrize(("words", "methods", "cases"), [(8, 1, 1), (3000, 8, 1), (8, 1, 2)])

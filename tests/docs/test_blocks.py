@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = {path.name: path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
 BY_LETTERS = ("wheel", "nightly")  # marks of blocks that tests/docs/test_letters.py runs
 EXTEND = "tests/docs/test_extend.py::test_"
-NEURONS = "tests/jobs/commands/test_contexts.py::test_five_neurons_answer_to_what_their_page_says"
+NEURONS = "tests/explaining/test_examples.py::test_five_neurons_answer_to_what_their_page_says"
 
 #: Of each page, what a block of a clone holds (a file, or a command that needs development models), and its test.
 RUN = {

@@ -490,17 +490,17 @@ MUTANTS = (
     Mutant(
         "shares_without_the_first_token_count_it",
         "Shares of an answer without the first token are those with it.",
-        "jobs/commands/questions/export.py",
+        "src/closelook/explaining/record.py",
         "others = total - magnitudes.get(FIRST, 0.0)",
         "others = total",
-        "tests/jobs/notebook/test_answers.py::test_the_last_message_of_the_assistant_is_the_answer",
+        "tests/explaining/test_answers.py::test_the_last_message_of_the_assistant_is_the_answer",
     ),
     Mutant(
         "an_answer_is_generated_by_beams",
         "The answer that is explained is not the likeliest token at each step, where a model's settings say otherwise.",
-        "jobs/commands/questions/generation.py",
-        "model.generation_config = settings\n            generated = model.generate(read,",
-        "generated = model.generate(read, generation_config=settings,",
-        "tests/jobs/notebook/test_answers.py::test_an_answer_is_generated_without_the_settings_of_a_models_own",
+        "src/closelook/explaining/answer.py",
+        "model.generation_config = settings\n            tokens = model.generate(read_ids,",
+        "tokens = model.generate(read_ids, generation_config=settings,",
+        "tests/explaining/test_answers.py::test_an_answer_is_generated_without_the_settings_of_a_models_own",
     ),
 )

@@ -213,27 +213,11 @@ MUTANTS = (
         "tests/lrp_core/test_spans.py::test_a_span_is_the_sum_of_its_tokens[gpt2-target]",
     ),
     Mutant(
-        "hops_keep_what_speaks_against",
-        "Hops count negative relevance as if it spoke for the answer.",
-        "lrp_core/methods/hops.py",
-        "kept = both.clamp_min(0)",
-        "kept = both.abs()",
-        "tests/jobs/notebook/test_answers.py::test_hops_follow_what_an_answer_owes_its_reasoning",
-    ),
-    Mutant(
-        "every_hop_counts_alike",
-        "What goes through the reasoning counts as much as what the answer owes the prompt by itself.",
-        "lrp_core/methods/hops.py",
-        "rho *= float(of_reasoning.sum())",
-        "rho = float(of_reasoning.sum())",
-        "tests/jobs/notebook/test_answers.py::test_hops_follow_what_an_answer_owes_its_reasoning",
-    ),
-    Mutant(
         "progress_of_each_part_anew",
         "The bar of an answer explained token by token begins again at every token.",
         "lrp_core/device/progress.py",
         "watch(number * total + done, count * total)",
         "watch(done, total)",
-        "tests/jobs/notebook/test_one_call.py::test_methods_of_many_forwards_tell_how_far_they_are",
+        "tests/explaining/test_one_call.py::test_methods_of_many_forwards_tell_how_far_they_are",
     ),
 )

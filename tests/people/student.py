@@ -41,7 +41,8 @@ model, tokenizer = AutoModelForSequenceClassification.from_pretrained("tuned"), 
 model.train()
 before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 texts = [text for text, _ in REVIEWS]
-explained = closelook.explain([*texts, ""], model=model, tokenizer=tokenizer, method=["attnlrp", "lrp"])
+opened = closelook.open_model(model, tokenizer=tokenizer)
+explained = closelook.explain([*texts, ""], model=opened, method=["attnlrp", "lrp"])
 assert model.training, "training goes on"
 assert all(torch.equal(before[name], parameter) for name, parameter in model.named_parameters())
 assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())

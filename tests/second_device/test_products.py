@@ -14,7 +14,7 @@ from closelook.evaluation.scoring.faithfulness.flips import AREAS, SHARES_OF_TOK
 from closelook.evaluation.scoring.head_orders import ACTIVATION, RANDOM, random_curves
 from closelook.evaluation.scoring.neuron_ablation import NeuronAblation
 from closelook.evaluation.scoring.pruning import Sweep
-from closelook.jobs.commands.questions.steering import Steering, _overflowing
+from closelook.explaining.neurons import changes_of, overflow_watch, steered
 from closelook.jobs.methods import METHODS
 from closelook.jobs.products.explaining import Explainer, check_against_model
 from closelook.lrp_core import Batch, Relevance, Request
@@ -255,8 +255,9 @@ def test_neurons_are_changed_without_waits(kind, change):
 def test_a_steered_text_is_waited_for_once(kind):
     def compute(view, rows):
         batch = batch_of(view, 1)
-        steering = Steering.of(["0.3=2"], ["1.6=-1"], last=True)
-        with steering.on(view, batch, int(batch.position)), _overflowing(view) as overflown:
+        positions = (torch.arange(batch.input_ids.shape[1]) >= batch.position)[None]
+        changes = changes_of(["0.3=2"], ["1.6=-1"])
+        with steered(view, changes, positions), overflow_watch(view) as overflown:
             moved = batch.to(view.device)
             logits = label_logits(view, view.prediction(view.hidden(moved), moved)).detach()
         assert not overflown()

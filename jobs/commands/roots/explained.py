@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,18 +30,61 @@ from closelook.evaluation.explained.rows import (
     tables,
 )
 from closelook.evaluation.schema import RELEVANCE, TOKENS, WORDS
-from closelook.jobs.commands.texts.explaining import Output
-from closelook.jobs.commands.texts.parts import replacing
 from closelook.jobs.config.kept import models_kept
 from closelook.jobs.methods import METHODS
 from closelook.jobs.plan.known import Known
 from closelook.jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load_tokenizer, resolve
 from closelook.jobs.results import Run, load
-from closelook.jobs.store import Artifact, Store
+from closelook.jobs.store import TEMPORARY, Artifact, Store
 from closelook.lrp_core.records.types import UserError
 from closelook.terminal import complain, say
 
 _AT_ONCE = 2_000  # samples whose rows are in memory together
+
+
+@dataclass(frozen=True)
+class Output:
+    """Files of rows by word and by token."""
+
+    path: Path  # rows by word
+
+    def __post_init__(self) -> None:
+        """Raise UserError unless `path` ends in .parquet and its folder exists."""
+        if self.path.suffix != ".parquet":
+            raise UserError(f"rows are written as Parquet: name the file {self.path.stem or 'explained'}.parquet")
+        if not self.path.absolute().parent.is_dir():
+            raise UserError(f"there is no folder {self.path.absolute().parent}: make it, or name another file")
+
+    @property
+    def tokens(self) -> Path:
+        """The file of rows by token."""
+        return self.path.with_suffix(".tokens.parquet")
+
+    def check_free(self) -> None:
+        """Raise UserError if one of the files exists."""
+        for path in (self.path, self.tokens):
+            if path.exists():
+                raise UserError(f"{path} exists already: name another file or remove it")
+
+    @property
+    def unexplained(self) -> Path:
+        """The list of rows without an explanation, which exists only if there are any."""
+        return self.path.with_suffix(".unexplained.csv")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield the path of a temporary file, which is renamed to `path` at the end of the block.
+
+    If the block raises an error, the file is removed. One that a killed process leaves is replaced by the next.
+    """
+    unfinished = path.with_name(f"{TEMPORARY}{path.name}.unfinished")
+    try:
+        yield unfinished
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    os.replace(unfinished, path)
 
 
 class Place(NamedTuple):
@@ -56,8 +101,7 @@ def write_relevance(store: Store, to: Path) -> None:
     Raises UserError as `export_relevance` does, and if `to` exists.
     """
     output = Output(to)
-    if to.exists():
-        raise UserError(f"{to} exists already: name another file or remove it")
+    output.check_free()
     samples, left_out = export_relevance(load(store.root), output)
     for line in left_out:
         complain(line)

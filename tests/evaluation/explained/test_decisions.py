@@ -4,8 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from closelook.evaluation.explained.cases import cases
-from closelook.evaluation.explained.sheet import sheets
+from closelook.evaluation.explained.sheet import cases, sheets
 from closelook.evaluation.report.page import Provenance
 from closelook.evaluation.schema import WORDS
 
@@ -48,20 +47,20 @@ def table():
 
 
 def test_cases_are_the_texts_of_the_rows_with_every_method(table):
-    read = list(cases(table))
-    assert [case.name.id for case in read] == [*(f"case {number}" for number in range(60)), "again"]
-    assert list(read[0].by_method) == list(METHODS)
+    read = cases(table)
+    assert [case.id for case in read] == [*(f"case {number}" for number in range(60)), "again"]
+    assert list(read[0].relevance) == list(METHODS)
     for case in read:
-        frame = table.filter(pa.compute.equal(table["id"], case.name.id)).to_pandas()
-        for method, values in case.by_method.items():
-            assert values.tolist() == frame[frame["method"] == method]["relevance"].tolist()
+        frame = table.filter(pa.compute.equal(table["id"], case.id)).to_pandas()
+        for method, values in case.relevance.items():
+            assert values == frame[frame["method"] == method]["relevance"].tolist()
 
 
 def test_a_sheet_shows_the_words_that_counted_and_no_long_text_whole():
     [case] = cases(table_of(1, methods=("attnlrp",), length=3000))
     page = sheets([case], PROVENANCE)
     assert "The model decided: positive, with a probability of 90.0 %." in page
-    values = case.by_method["attnlrp"]
+    values = case.relevance["attnlrp"]
     counted = [at for at, word in enumerate(case.words) if word.is_counted]
     top = max(counted, key=lambda at: values[at])
     assert f"{case.words[top].word} {values[top]:+.2f}" in page

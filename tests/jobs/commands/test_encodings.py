@@ -33,8 +33,9 @@ def test_a_command_escapes_what_the_encoding_of_its_output_lacks(monkeypatch, en
     assert SIGN in content.getvalue().decode(encoding)
 
 
-def test_shown_explanations_escape_what_the_encoding_lacks_and_leave_the_stream_as_it_was():
+def test_shown_explanations_escape_what_the_encoding_lacks_and_leave_the_stream_as_it_was(monkeypatch):
     stream, content = printed("ascii")
-    closelook.explain(TWO_SPACES, model=MODEL).show(console=Console(file=stream, width=200))
+    monkeypatch.setattr(terminal, "console", Console(file=stream, width=200))
+    closelook.explain(TWO_SPACES, model=MODEL).show()
     assert SIGN in content.getvalue().decode("ascii")
     assert stream.errors == "strict"

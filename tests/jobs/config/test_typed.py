@@ -48,7 +48,7 @@ def test_python_takes_what_a_command_takes():
     ways = [
         "lrp",
         "lrp:composite={linear: {gamma: 1}}",
-        {"name": "mine", "method": "lrp", "composite": {"linear": {"gamma": 1}}},
+        METHODS["lrp"].configured("mine", composite={"linear": {"gamma": 1}}),
     ]
     explanation = closelook.explain("The keys to the cabinet", "are", model="demo/gpt2", method=ways)
     assert not torch.allclose(explanation["lrp"], explanation[ways[1]])

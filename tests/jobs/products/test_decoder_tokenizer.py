@@ -7,8 +7,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from closelook.evaluation.schema import VIEW
+from closelook.explaining.front import explain
+from closelook.explaining.opening import open_model
 from closelook.jobs.config import RunConfig
-from closelook.jobs.notebook.explaining import explain
 from closelook.jobs.plan.cells import make_plan
 from closelook.jobs.plan.node import Run
 from closelook.jobs.stages.prepare import prepare
@@ -71,12 +72,12 @@ def test_an_answer_is_decoded_by_its_own_tokenizer_in_terminal_page_and_json(clo
 
 
 def test_targets_foils_and_what_was_said_are_sounds(speller):
-    options = {"model": str(speller), "decoder_tokenizer": str(speller / "sounds"), "method": "lrp"}
+    options = {"model": open_model(speller, decoder_tokenizer=speller / "sounds"), "method": "lrp"}
     [prediction] = explain("cab", "β", "κ", **options).to_dict()["predictions"]
     assert (sounds_of([prediction["target_id"], prediction["foil_id"]]), prediction["tokens"][1]) == (["β", "κ"], "c")
     each = explain("cab", "κæβ", words="each", **options)
     assert [answer.target for answer in each.answers] == ["κ", "æ", "β"]
-    assert each.answers[-1].decoder == ["‹start›", "κ", "æ"]
+    assert each.answers[-1].decoder.tokens == ["‹start›", "κ", "æ"]
     frame = each.to_frame()
     assert set(frame[frame["side"] == "decoder"]["token"]) == {"‹start›", "κ", "æ"}
     assert "κ" in each._repr_html_()
@@ -130,7 +131,7 @@ def test_a_tokenizer_of_answers_is_for_encoder_decoders(closelook, speller):
 def test_the_sounds_of_a_trained_speller_are_those_that_its_stock_model_says(shared):
     folder = shared / "models" / "g2p-bart"
     sounds = AutoTokenizer.from_pretrained(folder / "phonemes")
-    options = {"model": str(folder), "decoder_tokenizer": str(folder / "phonemes"), "method": "random"}
+    options = {"model": open_model(folder, decoder_tokenizer=folder / "phonemes"), "method": "random"}
     explanation = explain("cabinet", generate=11, **options)
     tokens = [answer.token for answer in explanation.answers]
     assert "".join(word for word in tokens if word not in sounds.all_special_tokens) == "kˈæbənˌɛt"

@@ -1,1 +1,0 @@
-"""Commands that explain the prediction of a model for a text."""

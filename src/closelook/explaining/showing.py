@@ -1,0 +1,194 @@
+"""Prints explained predictions: tokens in colours or with numbers, matrices, spans with shares, sums by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from closelook import terminal
+from closelook.evaluation.report.heatmaps.tokens import Line, in_digits, least
+from closelook.evaluation.report.heatmaps.tokens import terminal as coloured
+from closelook.explaining.explained import Explained, is_matrix
+from closelook.explaining.heatmap import Lines, lines_of
+from closelook.explaining.record import OF_NO_TOKEN, shares
+from closelook.lrp_core.methods.record import Method
+from closelook.lrp_core.places.boundaries import REASONS
+from closelook.lrp_core.records.types import Relevance
+from closelook.terminal import not_finite, say, say_table
+
+PATCHES = 6  # most relevant patches of an image that are shown
+_WHOLE = 64  # longest text of an answer's prompt that is shown whole, in tokens
+_STRONGEST = 8  # tokens that are shown of a longer one, the most relevant
+
+
+def show_all(explained: Sequence[Explained], dtype: str, by_word: bool = False) -> None:
+    """Print explained predictions: several of one token each as one matrix for each method, others one by one.
+
+    `by_word` joins the tokens of a word.
+    """
+    if not is_matrix(explained):
+        for each in explained:
+            _show(each, dtype, by_word)
+        return
+    first = explained[0]
+    say(f"{first.model}: why {' · '.join(each.why for each in explained)}{first.note}")
+    lines = [lines_of(each, by_word) for each in explained]
+    for number in range(len(first.methods)):
+        _show_matrix(explained, lines, number, dtype)
+
+
+def _show(explained: Explained, dtype: str, by_word: bool) -> None:
+    """Print the explained prediction, then one line for each method: tokens in colours, or with numbers.
+
+    For a span of an answer, the shares of the parts of the input stand above.
+    """
+    of_methods = lines_of(explained, by_word)
+    say(f"{explained.model}: why {explained.why} ({_number(explained)}){explained.note}")
+    width = max(len(line.label) for line in of_methods.lines)
+    for line, method in zip(of_methods.lines, explained.methods, strict=True):
+        label = f"{line.label:{width}}  "
+        if problem := _unshown([line], dtype):
+            say(label + problem)
+        elif explained.images is not None:
+            say(label + _patches(explained, line))
+        else:
+            if explained.answer is not None:
+                say(f"{label}{_shares(explained, method)}")
+                label = " " * len(label)
+            if low := least(line.values, of_methods.special):
+                label += f"(white is {low:.3g}) " if terminal.console.color_system else ""
+            say(Text(label) + _tokens(explained, of_methods, line))
+
+
+def _unshown(lines: Sequence[Line], dtype: str) -> str:
+    """The reason why lines of relevance are not shown; "" if they are."""
+    if not all(line.finite for line in lines):
+        return not_finite(dtype)
+    return "" if any(any((*line.values, *(line.decoder or ()))) for line in lines) else "nothing beyond rounding"
+
+
+def _number(explained: Explained) -> str:
+    """The explained number in words, such as "logit 2.10 against 1.30", "sum of 5 logits 9.71" or "score 0.82"."""
+    logits = " against ".join(number.removeprefix("+") for logit in explained.logits for number in in_digits([logit]))
+    summed = len(explained.view.span or ())
+    if summed > 1:
+        return f"sum of {summed} logits {logits}"
+    return f"{'score' if explained.output == 'score' else 'logit'} {logits}"
+
+
+def _shares(explained: Explained, method: Method) -> str:
+    """The shares of the parts of the input in one line."""
+    parts = [part for part in shares(explained, method) if part.part not in OF_NO_TOKEN or round(100 * part.share)]
+    return " · ".join(f"{part.part} {part.share:.0%}" for part in parts)
+
+
+def _tokens(explained: Explained, of_methods: Lines, line: Line) -> Text:
+    """The tokens of a line in colours or with numbers and, after a bar, those that a decoder has read."""
+    if len(of_methods.texts) > _WHOLE and explained.answer is not None:
+        text = _strongest(of_methods.texts, line.values)
+    elif terminal.console.color_system:
+        text = coloured(of_methods.texts, line.values, special=of_methods.special)
+    else:
+        text = _numbers(of_methods.texts, line.values)
+    if explained.decoder is not None and line.decoder is not None:
+        text += Text(" | ") + _numbers(explained.decoder.tokens, line.decoder)
+    return text
+
+
+def _numbers(tokens: Sequence[str], values: Sequence[float]) -> Text:
+    """Each token followed by its relevance."""
+    numbers = in_digits(values)
+    shown = [token.strip() or "␣" for token in tokens]
+    return Text(" ".join(f"{token} {number}" for token, number in zip(shown, numbers, strict=True)))
+
+
+def _largest(values: Sequence[float], count: int) -> list[int]:
+    """The indices of the `count` values that are largest by magnitude."""
+    return sorted(range(len(values)), key=lambda at: -abs(values[at]))[:count]
+
+
+def _strongest(tokens: Sequence[str], values: Sequence[float]) -> Text:
+    """The _STRONGEST tokens by magnitude of relevance with their numbers, in the order of the text."""
+    chosen = sorted(_largest(values, _STRONGEST))
+    return Text("… ") + _numbers([tokens[at] for at in chosen], [values[at] for at in chosen])
+
+
+def _show_matrix(explained: Sequence[Explained], every: Sequence[Lines], number: int, dtype: str) -> None:
+    """Print the matrix of a method, by its number: a row for each prediction, a column for each token that was read.
+
+    Tokens that a decoder has read follow those of its encoder. If the matrix is wider than the terminal, only the most
+    relevant tokens of each row are printed.
+    """
+    lines = [of_methods.lines[number] for of_methods in every]
+    method = lines[0].label
+    if problem := _unshown(lines, dtype):
+        say(f"{method}: {problem}")
+        return
+    rows = [[*line.values, *(line.decoder or ())] for line in lines]
+    longest = max(range(len(rows)), key=lambda at: len(rows[at]))
+    columns, decoder = list(every[longest].texts), explained[longest].decoder
+    if decoder is not None and lines[longest].decoder is not None:
+        columns += decoder.tokens
+    values = [value for row in rows for value in row]
+    digits = in_digits(values)
+    width, label = max(map(len, digits)), max(len(each.target) for each in explained)
+    if label + sum(max(len(token.strip()), width) + 1 for token in columns) > terminal.console.width:
+        for each, row in zip(explained, rows, strict=True):
+            say(Text(f"{method} {each.target:{label}}  ") + _strongest(columns[: len(row)], row))
+        return
+    numbers = iter(digits)
+    table = []
+    for each, row in zip(explained, rows, strict=True):
+        cells = [next(numbers) for _ in row]
+        unread = [""] * (len(columns) - len(cells))
+        table.append([each.target, f"{each.logits[0]:.2f}", *cells, *unread])
+    headings = [method, "logit", *(token.strip() or "␣" for token in columns)]
+    say_table(headings, table, headings[1:], lines=False)
+
+
+def _patches(explained: Explained, line: Line) -> str:
+    """The most relevant patches of an image with their numbers."""
+    largest = _largest(line.values, PATCHES)
+    numbers = in_digits([line.values[at] for at in largest])
+    return "; ".join(f"{explained.tokens[at]} {number}" for at, number in zip(largest, numbers, strict=True))
+
+
+def show_layers(explained: Sequence[Explained], dtype: str) -> None:
+    """Print the sums of relevance by layer, for each prediction and method."""
+    for each in explained:
+        for name, relevance in each.relevance.items():
+            if relevance.finite.all():
+                _show_sums(name if len(explained) == 1 else f"{each.target}, {name}", relevance)
+            else:
+                say(f"{name}: relevance between its layers is {not_finite(dtype)}")
+
+
+def _show_sums(name: str, relevance: Relevance) -> None:
+    """Print one line for each layer, the last layer first, of relevance with `boundaries` for a batch of one sample.
+
+    The relevance that enters a layer from above equals what leaves it below, plus what biases and softmax keep, plus an
+    unaccounted rest, which is 0 under rules that conserve. The last column is the largest magnitude of a token's
+    relevance below the layer: under unstable rules it grows from layer to layer.
+    """
+    assert relevance.boundaries is not None
+    assert relevance.peaks is not None
+    assert relevance.kept is not None
+    crossing = relevance.boundaries[0].double().tolist()
+    kept = relevance.kept[0].double().tolist()
+    peaks = relevance.peaks[0].double().tolist()
+    reasons = [f"kept by {reason}" for reason in REASONS]
+    numbers = ["from above", "to below", *reasons, "unaccounted", "largest"]
+    rows = [["head", *_signed(float(relevance.explained[0]), crossing[-1])]]
+    for layer in reversed(range(len(kept))):
+        above, below = crossing[layer + 1], crossing[layer]
+        sums = _signed(above, below, *kept[layer], above - below - sum(kept[layer]))
+        rows.append([f"layer {layer}", *sums, f"{peaks[layer]:.4g}"])
+    tokens = float(relevance.tokens[0].double().sum())
+    rows.append(["embeddings", *_signed(crossing[0], tokens)])
+    say_table((name, *numbers), rows, numbers, lines=False)
+
+
+def _signed(*values: float) -> list[str]:
+    """The numbers with sign and four digits; a zero is always +0.0000."""
+    return [f"{value + 0.0:+.4f}".replace("-0.0000", "+0.0000") for value in values]
