@@ -133,7 +133,7 @@ def forward_pass(
 
     The blocks of the lists at the paths `stacks` run again in the backward pass.
     """
-    head = ReadRows(view, piece)
+    head = ReadRows(view, piece, explanations)
 
     def numbers(output: Any) -> dict[str, Tensor]:
         return numbers_of(view, head, output.logits, piece.batch, explanations)

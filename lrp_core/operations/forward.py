@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from closelook.lrp_core.device.precision import wide, wide_dtype
 from closelook.lrp_core.operations.explain import PIXELS
+from closelook.lrp_core.operations.watching import read_from
 from closelook.lrp_core.parts.layers import ALTERED, weights_of
 from closelook.lrp_core.records.explained import explained_by
 from closelook.lrp_core.records.types import Batch, Relevance, UserError
@@ -146,9 +147,10 @@ def _is_linear(module: Any) -> bool:
 class ReadRows:
     """Computes logits at readout positions alone, where the model's output embeddings read hidden states."""
 
-    def __init__(self, view: ModelView, piece: Piece) -> None:
+    def __init__(self, view: ModelView, piece: Piece, explanations: Sequence[str]) -> None:
         self._head: Any = None if view.kind.labels else view.model.get_output_embeddings()
-        self._text, self._at = piece.text_of, piece.batch.read_positions
+        self._text, self._at, self._ids = piece.text_of, piece.batch.read_positions, ids_of(piece.batch)
+        self._all_logits = not all(explained_by(name).linear for name in explanations)
         self._is_linear = _is_linear(self._head)
         self._states: Tensor | None = None  # [R, N, D], what the output embeddings read
         self._output: Tensor | None = None  # [R, N, V]
@@ -168,9 +170,14 @@ class ReadRows:
         self._states = self._rows(states)
         return (self._states, *others)
 
-    def _note(self, _: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-        """Forward hook of the output embeddings."""
+    def _note(self, _: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        """Forward hook of the output embeddings, whose gradient needs the rows of explained tokens alone."""
         self._output = output
+        if self._all_logits or not self._is_linear:
+            return output
+        with weights_of(self._head) as weights:
+            rows = weights.weight.detach()[self._ids.to(weights.weight.device)]  # [R, N, 2, D]
+        return read_from(output, args[0], rows, self._ids)
 
     def _rows(self, of_texts: Tensor) -> Tensor:
         """The values [R, N, ...] at the readout positions of rows, from those of texts [B, T, ...]."""

@@ -67,7 +67,7 @@ class Operations(Scope):
                 elif mark is not NONE:
                     held = True
                 continue
-            node = tensor.grad_fn
+            node: Any = tensor.grad_fn
             if node is not None and self.key in node.metadata:
                 carrying.append(tensor)
             elif node is None and tensor not in self.roots:

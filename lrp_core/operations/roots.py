@@ -50,10 +50,12 @@ class Roots:
             indices, table = args[0], args[1] if len(args) > 1 else kwargs["weight"]
         else:
             table, indices = args[0], args[-1]
-        place = self._place(indices) if isinstance(indices, Tensor) else None
+        place = self.place(indices) if isinstance(indices, Tensor) else None
         if place is None or not table.is_floating_point():
             return rows
         stream, is_transposed, first = place
+        if self._may_be_positions(indices, stream):
+            return rows
         ids = self.ids[stream]
         if is_transposed or indices.numel() > ids.numel():
             self._apart.add(stream)
@@ -86,7 +88,7 @@ class Roots:
         same = [name for name in names if self.ids[name].data_ptr() == indices.data_ptr()]
         return next(iter([*same, *names]), None)
 
-    def _place(self, indices: Tensor) -> tuple[str, bool, int] | None:
+    def place(self, indices: Tensor) -> tuple[str, bool, int] | None:
         """The stream whose ids some indices are, whether they are transposed, and the column of the first; or None."""
         stream = self.stream(indices)
         if stream is not None:
@@ -104,6 +106,13 @@ class Roots:
                     if torch.equal(indices[:, first : first + ids.shape[1]], ids):
                         return name, False, first
         return None
+
+    def _may_be_positions(self, indices: Tensor, stream: str) -> bool:
+        """True for indices that equal ids of the batch, but may be its positions, which count up by 1."""
+        if self.ids[stream].data_ptr() == indices.data_ptr():
+            return False
+        counts_up = bool((indices.diff(dim=-1) == 1).all())
+        return counts_up or any(root.words and root.stream == stream for root in self.found)
 
     def _root(self, value: Tensor, stream: str, words: bool) -> Tensor:
         """Make `value` a root; returns a copy that the model may change in place."""

@@ -14,7 +14,20 @@ from closelook.lrp_core.operations.nodes import Plan, ruled
 from closelook.lrp_core.operations.table import spellings
 from closelook.lrp_core.rules.softmax import stabilised
 
-_NAMES = ("linear", "conv1d", "conv2d", "matmul", "mm", "bmm", "einsum", "addmm", "baddbmm", "grouped_mm", "add", "sub")
+_NAMES: tuple[str, ...] = (
+    "linear",
+    "conv1d",
+    "conv2d",
+    "matmul",
+    "mm",
+    "bmm",
+    "einsum",
+    "addmm",
+    "baddbmm",
+    "grouped_mm",
+    "add",
+    "sub",
+)
 _NAMES += ("sum", "mean", "layer_norm", "rms_norm", "group_norm")
 SUMS = frozenset(func for name in _NAMES for func in spellings(name))
 

@@ -164,7 +164,7 @@ def negative(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
 def merging(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     """Entries of one tensor or of another, by a constant mask or by indices."""
     parts = common_source(args, kwargs)
-    if parts and any(part.at.dtype == torch.bool for part in parts.values()):
+    if parts and any(isinstance(part.at[0], bool) for part in parts.values()):
         return of_one_tensor(mode, func, args, kwargs, parts)
     return _joined(func(*args, **kwargs), mode, func, args, kwargs)
 

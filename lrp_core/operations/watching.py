@@ -42,7 +42,7 @@ def shifted(x: Tensor, shift: Callable[[Tensor], Tensor]) -> Tensor:
     return x + shift(x.detach())
 
 
-def embedded(_: nn.Module, args: Any, embeddings: Tensor) -> Tensor:
+def embedded(_: nn.Module | None, args: Any, embeddings: Tensor) -> Tensor:
     """Forward hook of a module that computes more than a look-up of embeddings: its output is a root."""
     if has_torch_function_unary(embeddings):
         result: Tensor = handle_torch_function(embedded, (embeddings,), None, (), embeddings)
@@ -55,6 +55,31 @@ def put_out(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     return mode.roots.put_out(args[-1])
 
 
+def read_from(logits: Tensor, states: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
+    """The same `logits` [R, N, V] of `states` [R, N, D], whose gradient is that of the logits of `ids` [R, N, C] alone.
+
+    `rows` [R, N, C, D] are the weights of these; no others need to be read in the backward pass.
+    """
+    if has_torch_function_unary(logits):
+        result: Tensor = handle_torch_function(read_from, (logits,), logits, states, rows, ids)
+        return result
+    return logits
+
+
+def read_out(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
+    """The rule of `read_from`; rules of linear layers need all weights."""
+    logits, states, rows, ids = args
+    if mode.rules_layers or not states.requires_grad:
+        return logits
+
+    def rule(gradient: Tensor, rows: Tensor) -> tuple[Tensor]:
+        of_ids = gradient.gather(2, ids.to(gradient.device))
+        return ((of_ids[..., None, :] @ rows.to(gradient.dtype))[..., 0, :],)
+
+    return ruled(logits, rule, (rows,), states)
+
+
+TABLE[read_from] = Entry(read_out, None)
 TABLE[embedded] = Entry(put_out, None)
 TABLE[shifted] = Entry(view, None)
 TABLE[watched] = Entry(view, None)  # a tensor that is watched is a view of itself

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from itertools import cycle, islice
 from multiprocessing.connection import Connection
 from time import perf_counter
-from typing import Any
+from typing import Any, Self
 
 import torch
 import transformers
@@ -20,7 +21,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from closelook.lrp_core.device.precision import unrounded
 from closelook.lrp_core.operations.explain import Explanation, explain_operations
-from closelook.lrp_core.operations.roots import INSERTED
+from closelook.lrp_core.operations.roots import INSERTED, Roots
 from closelook.lrp_core.records.types import UnsupportedModel
 from closelook.lrp_core.rules import ATTNLRP, LRP, PLAIN
 from closelook.lrp_core.verification.recipes import NEEDS, OVERRIDES, SIZES
@@ -191,23 +192,59 @@ class Samples:
             factors[2 * at, ..., at] += _STEP
             factors[2 * at + 1, ..., at] -= _STEP
 
-        with torch.no_grad(), _Scaled(ids, factors):
+        with torch.no_grad(), _Scaled(self.model, ids, factors):
             numbers = self.numbers(self.model(**inputs), [row] * len(ids))
         return (numbers[::2] - numbers[1::2]) / (2 * _STEP)
 
 
 class _Scaled(TorchFunctionMode):
-    """Inside, embeddings of the tokens `ids` are multiplied by `factors` of the same shape."""
+    """Inside, embeddings of the tokens `ids` are multiplied by `factors` of the same shape.
 
-    def __init__(self, ids: Tensor, factors: Tensor) -> None:
+    Of modules that compute more than a look-up these are what they put out.
+    """
+
+    def __init__(self, model: nn.Module, ids: Tensor, factors: Tensor) -> None:
         super().__init__()
-        self.ids, self.factors = ids.flatten(), factors
+        embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+        self.modules = [module for module in embeddings if type(module).forward is not nn.Embedding.forward]
+        self.factors, self.ids = factors, Roots({"input_ids": ids})
+        self.inner: Tensor | None = None  # the indices that the module that runs has looked up
+        self.undo = ExitStack()
+
+    def __enter__(self) -> Self:
+        for module in self.modules:
+            self.undo.enter_context(module.register_forward_hook(self._scale_output))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.undo.close()
+        super().__exit__(*error)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func is nn.functional.embedding and torch.equal(args[0].flatten(), self.ids):
-            return result * self.factors.view(*args[0].shape, 1)
-        return result
+        if func is not nn.functional.embedding:
+            return result
+        if any(module.weight is args[1] for module in self.modules):
+            self.inner = args[0]
+            return result
+        return self._scale(args[0], result)
+
+    def _scale_output(self, module: nn.Module, args: Any, rows: Tensor) -> Tensor:
+        """What an embedding module puts out, scaled if it has looked the batch's tokens up."""
+        indices, self.inner = self.inner, None
+        return rows if indices is None else self._scale(indices, rows)
+
+    def _scale(self, indices: Tensor, rows: Tensor) -> Tensor:
+        """Rows of embeddings, scaled where they are those of the batch's tokens."""
+        place = self.ids.place(indices)
+        if place is None:
+            return rows
+        _, is_transposed, first = place
+        factors = torch.ones(indices.shape, dtype=rows.dtype)
+        within = factors.mT if is_transposed else factors.view(*self.factors.shape[:-1], -1)
+        within[..., first : first + self.factors.shape[-1]] = self.factors
+        return rows * factors[..., None]
 
 
 def compare(samples: Samples) -> Iterator[tuple[str, float]]:

@@ -76,12 +76,17 @@ class _Rows:
         first = self.first(x)
         return x * torch.where(first == 0, 0.0, self.first(y) / first)
 
-    def routed_alike(self, logits: Tensor, weights: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def routed_alike(
+        self, logits: Tensor, weights: Tensor, chosen: Tensor, constant: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Replace the experts that a router has `chosen` by those of the first row, weighted by each row's own logits.
 
-        Weights [R * T, k] are the experts' probabilities, divided by their sum if every token's sum to 1.
+        Weights [R * T, k] are the experts' probabilities, divided by their sum if every token's sum to 1. With
+        `constant` they are those of the first row, too.
         """
         chosen = self.first(chosen)
+        if constant:
+            return logits, self.first(weights), chosen
         probabilities = logits.softmax(-1).gather(-1, chosen)
         if torch.allclose(weights.sum(-1), torch.ones_like(weights[:, 0])):
             probabilities = probabilities / probabilities.sum(-1, keepdim=True)
@@ -104,7 +109,8 @@ def held(view: ModelView, composite: Composite, number: int) -> Iterator[None]:
     by_ratio: list[nn.Module | None] = [view.head_activation, view.logit_cap]
     for block in view.blocks:
         if block.experts is not None:
-            hooks.append((block.experts.router, lambda _, args, y: rows.routed_alike(*y)))
+            constant = composite.name != PLAIN.name  # rules hold routing constant
+            hooks.append((block.experts.router, lambda _, args, y, constant=constant: rows.routed_alike(*y, constant)))
         if block.down is None:
             continue
         if gated and holds_gates:

@@ -24,6 +24,7 @@ from closelook.evaluation.report.overview.standings import (
 )
 from closelook.evaluation.report.results import CellKey, Methods, Results
 from closelook.evaluation.report.table import (
+    UNDEFINED,
     UNDEFINED_CELL,
     Cell,
     Column,
@@ -200,7 +201,9 @@ def left_out(results: Results, shown: Sequence[Board]) -> list[tuple[str, str]]:
         for method in results.ordered_methods():
             if method not in board.methods:
                 cell_key = CellKey(board.model, board.task, results.dtypes[board.model, board.task][0], method)
-                absent.append(f"{results.label(method)} ({results.noise(cell_key) or results.state(cell_key)})")
+                state = results.noise(cell_key) or results.state(cell_key)
+                if state != UNDEFINED:  # not a method of this model and task
+                    absent.append(f"{results.label(method)} ({state})")
         if board.dropped:
             absent.append(f"{board.dropped} samples that some of the methods do not explain")
         if absent:

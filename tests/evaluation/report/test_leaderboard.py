@@ -172,7 +172,7 @@ def test_what_the_boards_leave_out_is_told_with_the_reason():
     reasons = dict(left_out(results, boards(results, OtherNumbers())))
     assert reasons["Task next_word"].startswith("no evidence is marked in its samples")
     assert reasons["Task qa"] == "no methods are compared; Tables say what is missing"
-    absent = "NormXLogit (noise), ALTI-Logit (missing), ALTI (undefined)"
+    absent = "NormXLogit (noise), ALTI-Logit (missing)"
     assert set(reasons["gpt2 · sva"].split(", ")) == {
         *absent.split(", "),
         "3 samples that some of the methods do not explain",

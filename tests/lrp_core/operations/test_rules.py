@@ -235,3 +235,13 @@ def test_an_activation_that_a_hook_watches_has_its_relevance():
     (found,) = relevance(compute, [x], upper, ATTNLRP)
     same(found, upper)
     same(seen[0], upper)
+
+
+def test_an_activation_chosen_by_a_comparison_passes_relevance_unchanged():
+    x, upper = drawn(6), drawn(6)
+    for compute in (
+        lambda x: torch.where(x > 0, x * x + 0.5 * x, torch.expm1(x)),
+        lambda x: torch.tanh(x).masked_fill(x.detach() > 9.0, 0.0),
+    ):
+        (found,) = relevance(compute, [x], upper, ATTNLRP)
+        same(found, upper)

@@ -27,7 +27,7 @@ NEEDED = {
     "sum_and_product": of.AttentionByBatches,
 }
 #: Rules whose effect is not the gradient's, of other operations: tiny models of their architectures need them.
-ELSEWHERE = {"log_of_sum", "put_out", "div", "solve", "topk", "gather", "choice", "of_experts"}
+ELSEWHERE = {"log_of_sum", "put_out", "read_out", "div", "solve", "topk", "gather", "choice", "of_experts"}
 #: Rules that are the gradient: they say what is linear.
 LINEAR = {
     "view",

@@ -47,7 +47,7 @@ def test_work_is_what_a_pass_computes_reads_and_writes():
     assert counting.operations == 2
 
 
-@pytest.mark.parametrize(("geometry", "most"), [("bert-base", 1.02), ("gpt2", 1.0), ("Llama-3.2-1B", 1.0)])
+@pytest.mark.parametrize(("geometry", "most"), [("bert-base", 1.12), ("gpt2", 1.0), ("Llama-3.2-1B", 1.0)])
 def test_the_rules_move_hardly_more_bytes_than_the_plain_gradient(geometry, most):
     """At the width of the geometry, where weights dominate."""
     config = replace(GEOMETRIES[geometry], layers=1, vocabulary=128).config()
@@ -57,9 +57,10 @@ def test_the_rules_move_hardly_more_bytes_than_the_plain_gradient(geometry, most
     for method, counting in work.items():
         once(view, batch, method, counting)
     plain = work["gradient_x_input"]
-    assert work["attnlrp"].product_bytes <= 1.02 * plain.product_bytes  # of the head: all rows, not two
+    of_head = 1.003 if view.kind.slot else 1.0  # the model itself transforms all tokens of the head, not one
+    assert work["attnlrp"].product_bytes <= of_head * plain.product_bytes
     assert work["attnlrp"].moved_bytes <= most * plain.moved_bytes
-    assert work["lrp"].moved_bytes < 0.95 * plain.moved_bytes
+    assert work["lrp"].moved_bytes < (1.0 if view.family.qkv == "joined" else 0.95) * plain.moved_bytes
 
 
 def test_gamma_takes_three_products_where_the_gradient_takes_one():

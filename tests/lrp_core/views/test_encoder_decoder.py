@@ -389,3 +389,14 @@ def test_rows_get_the_start_token_of_the_model_before_the_answer_so_far(view):
     rows = rows_for(view, [{"decoder_input_ids": [7, 8], "position": 2}, {"decoder_input_ids": None, "position": 0}])
     assert [row["decoder_input_ids"] for row in rows] == [[start, 7, 8], [start]]
     assert [row["position"] for row in rows] == [2, 0]
+
+
+def test_positions_that_equal_the_decoders_tokens_are_no_words():
+    """BART's decoder begins with the token 2, and counts its positions from 2."""
+    view = tiny_model("bart")
+    row = {"input_ids": [5, 6, 7], "decoder_input_ids": [2], "position": 0, "target_id": 3}
+    batch = Batch.collate([row], view.pad_id)
+    relevance = attribute("gradient_x_input", view, batch, explanation="target", embedding="partial")
+    token = view.tokens(batch).detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(view.logits(view.hidden(batch, token), batch)[:, 0].sum(), token)
+    torch.testing.assert_close(relevance.decoder_tokens[0], (gradient * token).sum(-1)[0, 3:])
