@@ -171,7 +171,7 @@ def sign_flip_p(values: np.ndarray, seed: int) -> np.ndarray:
     statistic among the pairs whose observed statistics are not larger than its own. Columns that are equal up to
     rounding have p = 1.
 
-    >>> sign_flip_p(np.array([[1.0, 0.0], [3.0, 1.0], [2.0, 1.0]]), seed=0)[0, 1]
+    >>> float(sign_flip_p(np.array([[1.0, 0.0], [3.0, 1.0], [2.0, 1.0]]), seed=0)[0, 1])
     0.25
     """
     first, second = np.triu_indices(values.shape[1], 1)
