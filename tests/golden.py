@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from closelook.evaluation.benchmark.demo import model_dir
+from closelook.evaluation.report.frame import FRAME
 from closelook.evaluation.schema import VIEW
 from closelook.jobs.config import RunConfig
 from closelook.jobs.config.kept import keeping
@@ -192,12 +193,14 @@ def numbers_of(root: Path) -> dict[str, dict[str, Digest]]:
     for product in parity.PRODUCTS:
         if not product.left_aside:
             numbers |= {f"{product.folder} {name}": _digests(t) for name, t in parity.read(root, product).items()}
-    for path in sorted((root / "report" / "tables").glob("*.csv")):
-        if not path.stem.startswith(parity.MEASURED):
-            rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
-            rows = [row for row in rows if row["label"] not in parity.MEASURED_COLUMNS]
+    tables: dict[str, list[dict[str, str]]] = {}
+    for row in csv.DictReader((root / "report" / FRAME).read_text(encoding="utf-8").splitlines()):
+        if row["label"] not in parity.MEASURED_COLUMNS:
+            tables.setdefault(row["table"], []).append(row)
+    for table, rows in tables.items():
+        if not table.startswith((*parity.MEASURED, "figures/")):
             columns = {name: [float(row[name] or "nan") for row in rows] for name in ("value", "low", "high")}
-            numbers[f"table {path.stem}"] = {name: _digest(np.array(values)) for name, values in columns.items()}
+            numbers[f"table {table}"] = {name: _digest(np.array(values)) for name, values in columns.items()}
     return numbers
 
 

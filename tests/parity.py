@@ -33,6 +33,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from closelook.evaluation.report.frame import FRAME
+
 CELL = ("model", "task", "dtype", "method")
 VARIANT = ("explanation", "embedding", "tokens", "scope")
 INPUTS = ("position", "target_id", "foil_id")
@@ -221,36 +223,23 @@ def _compare_manifests(where: str, old: Mapping[str, Any], new: Mapping[str, Any
 
 def report_differences(old: Path, new: Path, common: bool = False) -> Iterator[str]:
     """One line for every number of a table, point of a figure or kind of mark in which the reports differ."""
-    tables, figures = Path("report", "tables"), Path("report", "figures")
-    yield from _joined("table", *(_files(root / tables, "*.csv", _numbers) for root in (old, new)), common, _values)
-    yield from _joined("figure", *(_files(root / figures, "*.csv", _points) for root in (old, new)), common, _values)
-    yield from _joined("drawing", *(_files(root / figures, "*.svg", marks) for root in (old, new)), common, _values)
+    drawings = Path("report", "figures")
+    yield from _joined("numbers", _frame(old), _frame(new), common, _values)
+    yield from _joined("drawing", _drawings(old / drawings), _drawings(new / drawings), common, _values)
 
 
-def _files(folder: Path, pattern: str, parse: Callable[[str], Any]) -> dict[str, Any]:
-    return {path.stem: parse(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(pattern))}
+def _drawings(folder: Path) -> dict[str, dict[str, int]]:
+    return {path.stem: marks(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.svg"))}
 
 
-def _numbers(text: str) -> dict[str, list[str]]:
-    """The values of every cell of a table, by its id."""
-    numbers: dict[str, list[str]] = {}
-    for row in csv.DictReader(text.splitlines()):
-        if row["id"] in numbers:
-            raise ValueError(f"two numbers have the id {row['id']}")
-        numbers[row["id"]] = [row[name] for name in ("value", "state", "n", "low", "high", "p", "mark", "reference")]
+def _frame(root: Path) -> dict[str, dict[str, list[str]]]:
+    """The values of every cell of a table, and of every point of a figure, by table and id."""
+    numbers: dict[str, dict[str, list[str]]] = {}
+    with (root / "report" / FRAME).open(encoding="utf-8") as lines:
+        for row in csv.DictReader(lines):
+            values = [row[name] for name in ("value", "state", "n", "low", "high", "p", "mark", "reference")]
+            numbers.setdefault(row["table"].removeprefix("figures/"), {}).setdefault(row["id"], []).extend(values)
     return numbers
-
-
-def _points(text: str) -> dict[str, list[str]]:
-    """The points of a figure by the number of their panel, of their line in it and of the point on that line."""
-    panels: dict[str, dict[str, int]] = {}
-    points: dict[str, list[str]] = {}
-    for row in list(csv.reader(text.splitlines()))[1:]:
-        lines = panels.setdefault(row[0], {})
-        lines[row[1]] = lines.get(row[1], -1) + 1
-        at = (list(panels).index(row[0]), list(lines).index(row[1]), lines[row[1]])
-        points["/".join(map(str, at))] = row[2:]
-    return points
 
 
 def marks(svg: str) -> dict[str, int]:

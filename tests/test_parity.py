@@ -98,23 +98,21 @@ def test_parity_holds_where_metrics_were_added_and_not_where_one_is_gone(tmp_pat
     assert line == "scores m/t/float64/x: 2 rows became 1, or other rows"
 
 
-TABLE = """id,task,model,group,label,side,value,state,n,low,high,p,mark,reference,difference
-table1/ra/bert/LRP/PG/,ra,bert,LRP,PG,,{value},done,60,,,,,,
+NUMBERS = """id,table,task,model,panel,line,x,label,value,state,n,low,high,p,mark,reference
+table1/ra/bert/PG/,table1,ra,bert,,,,PG,{value},done,60,,,,,
+figures/curve/bert/LRP/0,figures/curve,,,bert,{line},0.0,,1.5,done,,,,,,
+figures/curve/bert/LRP/1,figures/curve,,,bert,{line},1.0,,{value},done,,,,,,
 """
-FIGURE = "panel,line,x,y,low,high\nbert,{line},0.0,1.5,,\nbert,{line},1.0,{value},,\n"
 DRAWING = (
     '<svg xmlns="http://www.w3.org/2000/svg"><path d="M 0 0 L {at} 1" style="stroke: {colour}"/><text>{at}</text></svg>'
 )
 
 
 def write_report(root: Path, value: float = 2.0, line: str = "LRP", at: int = 1, colour: str = "#000000") -> None:
-    for folder, file, text in (
-        ("tables", "table1.csv", TABLE.format(value=value)),
-        ("figures", "curve.csv", FIGURE.format(value=value, line=line)),
-        ("figures", "curve.svg", DRAWING.format(at=at, colour=colour)),
-    ):
-        (root / "report" / folder).mkdir(parents=True, exist_ok=True)
-        (root / "report" / folder / file).write_text(text, encoding="utf-8")
+    figures = root / "report" / "figures"
+    figures.mkdir(parents=True)
+    (root / "report" / "numbers.csv").write_text(NUMBERS.format(value=value, line=line), encoding="utf-8")
+    (figures / "curve.svg").write_text(DRAWING.format(at=at, colour=colour), encoding="utf-8")
 
 
 def test_parity_of_reports_compares_numbers_and_marks_and_leaves_words_and_layout_free(tmp_path: Path) -> None:
@@ -125,7 +123,12 @@ def test_parity_of_reports_compares_numbers_and_marks_and_leaves_words_and_layou
     assert not list(parity.report_differences(tmp_path / "undefined", tmp_path / "undefined"))
     write_report(tmp_path / "new", value=2.5, colour="#ffffff")
     lines = list(parity.report_differences(tmp_path / "old", tmp_path / "new"))
-    assert [line.split(":")[0] for line in lines] == ["table table1", "figure curve", "drawing curve", "drawing curve"]
+    assert [line.split(":")[0] for line in lines] == [
+        "numbers curve",
+        "numbers table1",
+        "drawing curve",
+        "drawing curve",
+    ]
 
 
 def test_parity_of_manifests_leaves_aside_how_and_when_an_artifact_was_made(tmp_path: Path) -> None:
