@@ -154,8 +154,14 @@ class ModelOptions:
     def open(self) -> Opened:
         """The model, without its weights yet. Raises as :func:`open_model` does."""
         from closelook.explaining.opening import open_model
+        from closelook.jobs.commands.init import name_of
+        from closelook.jobs.config import ModelConfig
+        from closelook.jobs.plan.checkpoints import read_config
 
         self.check()
+        model = str(self.model)
+        if self.family is None:  # tells what is wrong with a model that is not there
+            read_config(ModelConfig(name=name_of(model), id=model))
         return open_model(
             self.model,
             self.dtype,

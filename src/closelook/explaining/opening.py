@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from accelerate.utils import extract_model_from_parallel
 from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
 from torch import nn
 from transformers import AutoTokenizer, BaseImageProcessor, Pipeline, PreTrainedTokenizerBase
 from transformers.utils.hub import cached_file
@@ -200,8 +201,11 @@ def _location(model: str) -> str:
     folder = Path(model).expanduser()
     if folder.is_dir():
         return str(folder)
-    is_known = try_to_load_from_cache(model, CONFIG) if model.count("/") <= 1 and not folder.is_absolute() else None
-    if not isinstance(is_known, str) and not hub_reachable():
+    try:
+        is_known = isinstance(try_to_load_from_cache(model, CONFIG), str)
+    except HFValidationError:
+        raise UserError(f"{model!r} is neither a directory nor a model on the hub: check its name") from None
+    if not is_known and not hub_reachable():
         raise UserError(f"there is no directory {model}, and the hub does not answer: give a folder, or a cached id")
     return model
 
@@ -275,7 +279,10 @@ def _tokenizer(tokenizer: Any, name: str) -> Any:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise UserError(f"the tokenizer {location} cannot be read: {reason}") from None
         if len(tokenizer) <= len(set(tokenizer.all_special_tokens)):
-            raise UserError(f"{location} holds no tokenizer's files: put tokenizer.json there")
+            raise UserError(
+                f"no tokenizer could be loaded; tried {location} (it holds no tokenizer's files): put tokenizer.json "
+                f"there, or give another place as `{name}`"
+            )
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         kinds = "a tokenizer of transformers, its hub id or a folder"
         raise UserError(f"`{name}` must be {kinds}, not {_short(tokenizer)}")
