@@ -18,7 +18,7 @@ from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 from torch import nn
 from transformers import AutoTokenizer, BaseImageProcessor, Pipeline, PreTrainedTokenizerBase
-from transformers.utils.hub import cached_file
+from transformers.utils.hub import cached_file, extract_commit_hash
 from transformers.utils.logging import disable_progress_bar
 
 from closelook.evaluation.benchmark.demo import EVERY, model_dir
@@ -173,10 +173,16 @@ def open_model(
         disable_progress_bar()  # of transformers, which is drawn even where nobody looks
         name = str(model)
         location = _location(name)
+        revision = _revision(location)
         view = load_model(
-            location, dtype=dtype or "float32", device=chosen_device(device), family=family, adapter=adapter
+            location,
+            dtype=dtype or "float32",
+            device=chosen_device(device),
+            revision=revision,
+            family=family,
+            adapter=adapter,
         )
-        opened = Opened(name, view, _identity(location, view, adapter))
+        opened = Opened(name, view, _identity(location, revision, adapter))
         reader = location if tokenizer is None else tokenizer
     else:
         check_unchanged(dtype, device, adapter)
@@ -231,12 +237,20 @@ def chosen_device(device: str) -> str:
     return chosen
 
 
-def _identity(location: str, view: ModelView, adapter: str | PathLike[str] | None) -> str:
+def _revision(location: str) -> str | None:
+    """The hub's commit of a model, so that all its files are of one commit; None for a folder."""
+    if Path(location).is_dir():
+        return None
+    silent = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+    return extract_commit_hash(cached_file(location, CONFIG, **silent), None)
+
+
+def _identity(location: str, revision: str | None, adapter: str | PathLike[str] | None) -> str:
     """The commit of a model on the hub, or a hash of its files in a folder."""
     beside = "" if adapter is None else f" with adapter {adapter}"
     folder = Path(location)
     if not folder.is_dir():
-        return f"{location}@{view.config._commit_hash}{beside}"
+        return f"{location}@{revision}{beside}"
     digest = hashlib.sha256()
     for path in sorted([folder / CONFIG, *weight_files(folder)]):
         with path.open("rb") as stream:
