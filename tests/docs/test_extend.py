@@ -215,7 +215,7 @@ def test_a_finer_relevance_is_a_record_its_field_and_its_reader(tmp_path):
     records = tmp_path / "lrp_core/records/finer.py"
     text = records.read_text().replace("_RECORDS = (", f"{record}\n_RECORDS = (\n    MLPS,")
     records.write_text(f"{text}    {added}")
-    (tmp_path / "lrp_core/rules/mlps.py").write_text(BLOCKS["lrp_core/rules/mlps.py"])
+    (tmp_path / "lrp_core/places/mlps.py").write_text(BLOCKS["lrp_core/places/mlps.py"])
     environment = os.environ | {"PYTHONPATH": paths}
     completed = subprocess.run(
         [sys.executable, "-c", ASKED], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False

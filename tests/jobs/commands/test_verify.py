@@ -3,8 +3,10 @@
 import json
 import re
 import shlex
+from dataclasses import replace
 
 import pytest
+import torch
 from transformers import AutoModelForCausalLM
 
 import closelook
@@ -12,7 +14,8 @@ from closelook.evaluation.benchmark.demo import EVERY, model_dir
 from closelook.jobs.verification.registry import FOLDER, OURS, SHIPPED, Verified, known, read
 from closelook.lrp_core.families import FAMILIES
 from closelook.lrp_core.opening.loading import DTYPES
-from closelook.lrp_core.rules import scope
+from closelook.lrp_core.operations.nodes import scaled
+from closelook.lrp_core.operations.table import TABLE
 from closelook.lrp_core.verification.agreement import ORDER
 from tests.docs.test_blocks import PAGES, to_run
 from tests.tiny import tiny_model
@@ -39,9 +42,12 @@ def test_a_model_is_verified_as_the_page_says(closelook, tmp_path, monkeypatch):
 
 
 def test_a_broken_rule_is_named_with_where_it_shows_and_exit_code_1(closelook, monkeypatch):
-    right = scope.normalise
-    wrong = lambda x, y, kind, weight, eps, switch: right(x, y, kind, weight, eps + 0.1, switch)  # noqa: E731
-    monkeypatch.setattr(scope, "normalise", wrong)
+    right = TABLE[torch.nn.functional.layer_norm]
+
+    def wrong(mode, func, args, kwargs):
+        return scaled(right.handler(mode, func, args, kwargs), [1.1] * len(mode.plan.composites), mode.plan)
+
+    monkeypatch.setitem(TABLE, torch.nn.functional.layer_norm, replace(right, handler=wrong))
     code, out, _ = closelook("verify", "demo/gpt2", *QUICK)
     assert code == 1
     line = "numerical derivatives: norms: constant deviation: fail: first, from the prediction down, in transformer.h."
