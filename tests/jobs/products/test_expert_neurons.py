@@ -65,7 +65,7 @@ def test_what_there_is_not_is_one_line(closelook, routed, arguments, message):
     assert message in err
 
 
-def test_contexts_of_a_neuron_and_what_routers_keep_are_shown(closelook, routed, tmp_path):
+def test_contexts_of_a_neuron_and_what_layers_keep_are_shown(closelook, routed, tmp_path):
     file = tmp_path / "texts.txt"
     file.write_text("".join(f"w{n} w{n + 1} w{n + 2}\n" for n in range(4, 28)))
     code, out, _ = closelook("examples", "0.1.3", "--model", str(routed), "--corpus", str(file))
@@ -75,7 +75,7 @@ def test_contexts_of_a_neuron_and_what_routers_keep_are_shown(closelook, routed,
     assert (code, "called 0.EXPERT.NEURON" in err) == (2, True)
     code, out, _ = closelook("explain", "--model", str(routed), *SENTENCE, "--layers")
     assert code == 0
-    assert "kept by router" in out
+    assert "kept by attention" in out
 
 
 def test_a_run_names_knocks_out_and_shows_neurons_of_experts(tmp_path, routed, inline):
