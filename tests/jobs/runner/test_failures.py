@@ -55,7 +55,7 @@ def manifests(config, store):
 
 
 def assert_same(result, expected, *methods):
-    """To rounding: which methods and rows share a pass may change the last bit."""
+    """To rounding: which methods share a pass, and which rows a batch, may change the last bit."""
     expected = {name: table for name, table in expected.items() if name.rpartition("/")[2] in methods}
     assert result.keys() == expected.keys()
     for name, table in result.items():

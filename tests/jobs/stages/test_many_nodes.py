@@ -18,7 +18,7 @@ def test_a_stage_compares_no_artifact_with_all_others(tmp_path, monkeypatch):
     ]
     made, compared = [], []
 
-    def make(run, products, ready, stage, unit):
+    def make(run, products, ready, stage, unit, alone):
         made.extend(ready)
         return []
 
