@@ -154,8 +154,18 @@ class ModelOptions:
     def open(self) -> Opened:
         """The model, without its weights yet. Raises as :func:`open_model` does."""
         from closelook.explaining.opening import open_model
+        from closelook.jobs.commands.init import name_of
+        from closelook.jobs.config import ModelConfig
+        from closelook.jobs.plan.checkpoints import fetch_weights, read_config
+        from closelook.jobs.store.retry import HUB_PATIENCE_S, retried
+        from closelook.lrp_core.families.generic import GENERIC
 
         self.check()
+        model = str(self.model)
+        family = GENERIC if self.family == GENERIC else None
+        location, _ = read_config(ModelConfig(name=name_of(model), id=model, family=family))
+        if not Path(location).is_dir():
+            retried(lambda: fetch_weights(location, None), HUB_PATIENCE_S)
         return open_model(
             self.model,
             self.dtype,

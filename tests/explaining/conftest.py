@@ -1,5 +1,5 @@
 """The command line and a small model, as tests of jobs have them."""
 
-from tests.jobs.conftest import closelook, model
+from tests.jobs.conftest import closelook, inline, model
 
-__all__ = ["closelook", "model"]
+__all__ = ["closelook", "inline", "model"]

@@ -25,13 +25,13 @@ def test_five_neurons_answer_to_what_their_page_says(closelook, shared, tmp_path
         assert [line.rstrip() for line in out.splitlines()[1 : len(expected) + 1]] == expected
 
 
-def test_lines_without_text_are_counted_and_bad_input_is_one_line(closelook, model, tmp_path):
+def test_broken_lines_are_counted_and_bad_input_is_one_line(closelook, model, tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_bytes(b"w5 w7\n\n\xff\xfe\nw9 w4 w8\nw1\x00w2\n")
     asked = ("--model", str(model), "--corpus", str(corpus), "--top", "2")
     code, out, _ = closelook("examples", "0.3", *asked)
     assert code == 0
-    assert "3 lines hold no text; the first of them is corpus.txt:2: empty" in out
+    assert "2 lines hold no text; the first of them is corpus.txt:3: not UTF-8" in out
     assert "in 2 lines of corpus.txt" in out
     for neuron, message in (
         (

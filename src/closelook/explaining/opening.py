@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from accelerate.utils import extract_model_from_parallel
 from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
 from torch import nn
 from transformers import AutoTokenizer, BaseImageProcessor, Pipeline, PreTrainedTokenizerBase
-from transformers.utils.hub import cached_file
+from transformers.utils.hub import cached_file, extract_commit_hash
 from transformers.utils.logging import disable_progress_bar
 
 from closelook.evaluation.benchmark.demo import EVERY, model_dir
@@ -172,10 +173,16 @@ def open_model(
         disable_progress_bar()  # of transformers, which is drawn even where nobody looks
         name = str(model)
         location = _location(name)
+        revision = _revision(location)
         view = load_model(
-            location, dtype=dtype or "float32", device=chosen_device(device), family=family, adapter=adapter
+            location,
+            dtype=dtype or "float32",
+            device=chosen_device(device),
+            revision=revision,
+            family=family,
+            adapter=adapter,
         )
-        opened = Opened(name, view, _identity(location, view, adapter))
+        opened = Opened(name, view, _identity(location, revision, adapter))
         reader = location if tokenizer is None else tokenizer
     else:
         check_unchanged(dtype, device, adapter)
@@ -200,8 +207,11 @@ def _location(model: str) -> str:
     folder = Path(model).expanduser()
     if folder.is_dir():
         return str(folder)
-    is_known = try_to_load_from_cache(model, CONFIG) if model.count("/") <= 1 and not folder.is_absolute() else None
-    if not isinstance(is_known, str) and not hub_reachable():
+    try:
+        is_known = isinstance(try_to_load_from_cache(model, CONFIG), str)
+    except HFValidationError:
+        raise UserError(f"{model!r} is neither a directory nor a model on the hub: check its name") from None
+    if not is_known and not hub_reachable():
         raise UserError(f"there is no directory {model}, and the hub does not answer: give a folder, or a cached id")
     return model
 
@@ -227,12 +237,20 @@ def chosen_device(device: str) -> str:
     return chosen
 
 
-def _identity(location: str, view: ModelView, adapter: str | PathLike[str] | None) -> str:
+def _revision(location: str) -> str | None:
+    """The hub's commit of a model, so that all its files are of one commit; None for a folder."""
+    if Path(location).is_dir():
+        return None
+    silent = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+    return extract_commit_hash(cached_file(location, CONFIG, **silent), None)
+
+
+def _identity(location: str, revision: str | None, adapter: str | PathLike[str] | None) -> str:
     """The commit of a model on the hub, or a hash of its files in a folder."""
     beside = "" if adapter is None else f" with adapter {adapter}"
     folder = Path(location)
     if not folder.is_dir():
-        return f"{location}@{view.config._commit_hash}{beside}"
+        return f"{location}@{revision}{beside}"
     digest = hashlib.sha256()
     for path in sorted([folder / CONFIG, *weight_files(folder)]):
         with path.open("rb") as stream:
@@ -275,7 +293,10 @@ def _tokenizer(tokenizer: Any, name: str) -> Any:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise UserError(f"the tokenizer {location} cannot be read: {reason}") from None
         if len(tokenizer) <= len(set(tokenizer.all_special_tokens)):
-            raise UserError(f"{location} holds no tokenizer's files: put tokenizer.json there")
+            raise UserError(
+                f"no tokenizer could be loaded; tried {location} (it holds no tokenizer's files): put tokenizer.json "
+                f"there, or give another place as `{name}`"
+            )
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         kinds = "a tokenizer of transformers, its hub id or a folder"
         raise UserError(f"`{name}` must be {kinds}, not {_short(tokenizer)}")

@@ -37,7 +37,7 @@ EXTRA = Method(
 def extended(monkeypatch):
     table = Registry("method", *METHODS.values(), group="closelook.none", record_class=Method)
     table.register(EXTRA, by="their-package")
-    for module in ("closelook.jobs.methods", "closelook.jobs.commands.listings.records"):
+    for module in ("closelook.methods", "closelook.jobs.commands.listings.records"):
         monkeypatch.setattr(f"{module}.METHODS", table)
 
 

@@ -87,7 +87,7 @@ def test_a_mistyped_method_of_one_sentence_is_told_as_soon():
 def error_line(err):
     """The line of an error that is told before torch is imported, from what a process that says its imports writes."""
     imported = set(re.findall(r"^import time: .*\| +(\S+)$", err, re.MULTILINE))
-    assert "closelook.jobs.methods" in imported
+    assert "closelook.methods" in imported
     assert not imported & {"torch", "transformers", "ray"}
     (line,) = [line for line in err.splitlines() if not line.startswith("import time: ")]
     return line

@@ -2,7 +2,7 @@
 
 import pytest
 
-from closelook.jobs import methods as table
+from closelook import methods as table
 from closelook.jobs.cluster.reports import reports_in
 from closelook.jobs.config import RunConfig
 from closelook.jobs.config.methods import configured

@@ -41,7 +41,11 @@ def test_the_wheel_holds_every_file_of_the_packages_and_the_licences(wheel):
         for path in (REPOSITORY / name).rglob("*")
         if path.is_file() and path.parent.name not in ("__pycache__", "images")  # pictures of the README
     }
-    front = {f"closelook/{path.name}" for path in (REPOSITORY / "src" / "closelook").glob("*.py")}
+    front = {
+        path.relative_to(REPOSITORY / "src").as_posix()
+        for pattern in ("*.py", "explaining/*.py")
+        for path in (REPOSITORY / "src" / "closelook").glob(pattern)
+    }
     assert {path for path in packed if ".dist-info/" not in path} == written | front
     licences = {path.name for path in (REPOSITORY / "docs" / "licences").iterdir()}
     assert {path.rpartition("/")[2] for path in packed if ".dist-info/licenses/" in path} == licences

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from closelook import explain
+from closelook import explain, open_model
 from closelook.jobs.plan.cells import make_plan, validate
 from closelook.lrp_core import METHODS, Batch, UnsupportedMethod, load_model
 from tests.jobs.small import config_of, prepared, relevance_of, rows_of, save_model
@@ -50,11 +50,12 @@ def test_one_line_explains_a_model_in_memory_that_no_family_describes(tmp_path):
     directory = save_model(tmp_path / "bloom", "bloom")
     model = AutoModelForCausalLM.from_pretrained(directory)
     tokenizer = AutoTokenizer.from_pretrained(directory)
-    one = explain("w5 w6 w7", model=model, method="attnlrp", target="w8", tokenizer=tokenizer)
+    opened = open_model(model, tokenizer=tokenizer)
+    one = explain("w5 w6 w7", model=opened, method="attnlrp", target="w8")
     other = explain("w5 w6 w7", model=directory, method="attnlrp", target="w8")
     torch.testing.assert_close(one.relevance("attnlrp")[0].tokens, other.relevance("attnlrp")[0].tokens)
     with pytest.raises(UnsupportedMethod, match="decompx needs"):
-        explain("w5 w6 w7", model=model, method="decompx", target="w8", tokenizer=tokenizer)
+        explain("w5 w6 w7", model=opened, method="decompx", target="w8")
 
 
 def test_the_list_of_models_says_what_the_generic_family_is_explained_by(closelook):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from closelook import explain
+from closelook import explain, open_model
 from closelook.evaluation.report.table import SMALLEST_ROW
 from closelook.evaluation.schema import CURVES, PRUNING, RELEVANCE
 from closelook.jobs.plan.cells import make_plan
@@ -150,7 +150,8 @@ def test_relevance_that_overflows_is_said_and_not_printed_as_nan(tmp_path, half,
     [of_attnlrp, of_random] = prediction["methods"]
     assert None in of_attnlrp["relevance"]
     assert None not in of_random["relevance"]
-    record = explain(question[2], "w10", model=half, method=["attnlrp", "random"], dtype="float16").to_dict()
+    opened = open_model(half, "float16")
+    record = explain(question[2], "w10", model=opened, method=["attnlrp", "random"]).to_dict()
     assert record["predictions"] == [prediction]
     code, out, _ = closelook("explain", *question, "--dtype", "float16", "--method", "attnlrp", "--layers")
     assert out.endswith("attnlrp: relevance between its layers is not finite in float16: try float32 or bfloat16\n")
