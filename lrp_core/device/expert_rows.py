@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 _LEAST_ROWS = 64  # of a tile; with fewer, a GPU takes longer to read an expert's weights than to multiply by them
 
@@ -45,7 +46,7 @@ class ExpertRows:
 
     def product(self, x: Tensor, weight: Tensor) -> Tensor:
         """Each row of x [S, I] times its expert's part of `weight` [E, O, I]: [S, O]. Only x gets a gradient."""
-        return _Product.apply(x, weight, self)
+        return multiply_rows(x, weight, self)
 
     def multiplied(self, x: Tensor, weight: Tensor) -> Tensor:
         """As `product`, without gradients."""
@@ -81,6 +82,14 @@ class ExpertRows:
         rows = first_rows[:, None] + torch.arange(size, device=self.ends.device)
         rows = rows.masked_fill(rows >= last_rows, n_rows)
         return list(zip([*range(n_experts), *expert[:, None].unbind()], rows.unbind(), strict=True))
+
+
+def multiply_rows(x: Tensor, weight: Tensor, rows: ExpertRows) -> Tensor:
+    """The result of `ExpertRows.product`, as a torch function that rules on operations can see."""
+    if has_torch_function_unary(x):
+        result: Tensor = handle_torch_function(multiply_rows, (x,), x, weight, rows)
+        return result
+    return _Product.apply(x, weight, rows)
 
 
 class _Product(Function):

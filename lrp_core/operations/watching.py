@@ -8,6 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
+from closelook.lrp_core.device.expert_rows import multiply_rows
+from closelook.lrp_core.operations.linear import of_experts
 from closelook.lrp_core.operations.nodes import ruled
 from closelook.lrp_core.operations.scope import Scope
 from closelook.lrp_core.operations.table import TABLE, Entry
@@ -79,6 +81,7 @@ def read_out(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     return ruled(logits, rule, (rows,), states)
 
 
+TABLE[multiply_rows] = Entry(of_experts, ("x",))
 TABLE[read_from] = Entry(read_out, None)
 TABLE[embedded] = Entry(put_out, None)
 TABLE[shifted] = Entry(view, None)
