@@ -39,5 +39,9 @@ def close(result: list[torch.Tensor], expected: list[torch.Tensor], **tolerance)
 def widths(view: ModelView) -> tuple[list[tuple[int, int]], Callable[[], None]]:
     """Rows and tokens of every forward from now on, and how to stop listening."""
     sizes: list[tuple[int, int]] = []
-    listen = lambda _, __, options: sizes.append(tuple(options["inputs_embeds"].shape[:2]))  # noqa: E731
+
+    def listen(_, args, options):
+        tokens = [*args, options.get("input_ids"), options.get("inputs_embeds")]
+        sizes.append(tuple(next(each for each in tokens if each is not None).shape[:2]))
+
     return sizes, view.model.base_model.register_forward_pre_hook(listen, with_kwargs=True).remove

@@ -45,4 +45,5 @@ def stabilised_sum(y: Tensor, plan: Plan) -> Tensor:
         y = wide(y)  # a small epsilon is 0 in half precision
         return (gradient * (y / stabilised(y, epsilon)).to(gradient.dtype),)
 
-    return marked(ruled(y, rule, (y.detach(),), y), mark)
+    kept = y.detach().clone()  # models may change y in place
+    return marked(ruled(y, rule, (kept,), y), mark)

@@ -34,6 +34,7 @@ def test_the_rule_of_a_cap_passes_relevance_as_it_is(planned):
     with rules(ATTNLRP, *planned) as mode:
         z = mode.root(z)
         y = SoftCap(CAP)(z * 1.0)
+        assert y.requires_grad
     upper, values, inputs = torch.linspace(-1, 2, 6, dtype=torch.float64), y.detach(), z.detach()
     (relevance,) = torch.autograd.grad(y, z, upper, retain_graph=True)
     for i in range(6):
