@@ -44,10 +44,16 @@ def batch_of(view: ModelView, rows: int) -> Batch:
     return Batch.collate(rows_of(view, rows), pad_id=0)
 
 
-def check(kind: str, compute: Callable[[ModelView, int], Any], most: int, a_row: int = 0) -> None:
+#: Waits of a forward under rules: whether look-ups have the batch's ids, and what the model itself reads of its mask.
+OF_RULES = 9
+
+
+def check(
+    kind: str, compute: Callable[[ModelView, int], Any], most: int, a_row: int = 0, tolerance: float = 1e-4
+) -> None:
     """Check that `compute(model, rows)` gives the same on the second device and the CPU, for both SIZES.
 
-    It must wait at most `most` times, equally often for both sizes, besides `a_row` times for each row.
+    It must wait at most `most` times, for the larger size not more often, besides `a_row` times for each row.
     """
     fixed, waits = [], []
     for layers, rows in SIZES:
@@ -56,25 +62,25 @@ def check(kind: str, compute: Callable[[ModelView, int], Any], most: int, a_row:
             result = compute(device_view, rows)
         waits.append(dict(counted))
         fixed.append(sum(counted.values()) - a_row * rows)
-        assert_same(numbers_of(result), compute(cpu_view, rows))
-    assert fixed[0] == fixed[1] <= most, waits
+        assert_same(numbers_of(result), compute(cpu_view, rows), tolerance)
+    assert fixed[1] <= fixed[0] <= most, waits
 
 
-def assert_same(result: Any, expected: Any) -> None:
+def assert_same(result: Any, expected: Any, tolerance: float = 1e-4) -> None:
     """Equal up to rounding, relative to the largest number, or to SMALLEST where all are smaller."""
     if isinstance(expected, Relevance):
         parts = {name: value for name, value in vars(expected).items() if isinstance(value, torch.Tensor)}
         for name, value in parts.items():  # rounding decides between positions that are as good
             if name not in ("neuron_positions", "neuron_values"):
-                assert_same(getattr(result, name), value)
+                assert_same(getattr(result, name), value, tolerance)
     elif isinstance(expected, dict):
         assert result.keys() == expected.keys()
-        assert_same(list(result.values()), list(expected.values()))
+        assert_same(list(result.values()), list(expected.values()), tolerance)
     elif isinstance(expected, list | tuple):
         assert len(result) == len(expected)
         for part, other in zip(result, expected, strict=True):
-            assert_same(part, other)
+            assert_same(part, other, tolerance)
     else:
         result, expected = (torch.as_tensor(np.asarray(values), dtype=torch.float64) for values in (result, expected))
         scale = expected[expected.isfinite()].abs().amax().clamp_min(SMALLEST) if expected.isfinite().any() else 1
-        torch.testing.assert_close(result / scale, expected / scale, rtol=0, atol=1e-4, equal_nan=True)
+        torch.testing.assert_close(result / scale, expected / scale, rtol=0, atol=tolerance, equal_nan=True)

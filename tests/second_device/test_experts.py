@@ -7,7 +7,7 @@ from closelook.lrp_core.device import expert_rows
 from closelook.lrp_core.interventions.neurons import neurons_scaled, neurons_set
 from closelook.lrp_core.neurons.activity import Activity
 from closelook.lrp_core.neurons.contexts import best_contexts, explain_contexts
-from tests.second_device.kinds import batch_of, check, rows_of
+from tests.second_device.kinds import OF_RULES, batch_of, check, rows_of
 
 
 @pytest.fixture(autouse=True, params=[2, 64], ids=["many tiles", "a tile for each expert"])
@@ -50,11 +50,11 @@ def changed(change):
 
 
 COMPUTED = {
-    "explicit relevance": (explicit, 2),
-    "relevance of neurons": (neurons, 2),
-    "relevance of neurons by LRP": (neurons_of_lrp, 2),
+    "explicit relevance": (explicit, 2 + OF_RULES),
+    "relevance of neurons": (neurons, 2 + OF_RULES),
+    "relevance of neurons by LRP": (neurons_of_lrp, 2 + OF_RULES),
     "activity in a corpus": (corpus, 0),
-    "contexts of a neuron": (contexts, 3),
+    "contexts of a neuron": (contexts, 3 + OF_RULES),
     "neurons that are set": (changed(neurons_set), 0),
     "neurons that are scaled": (changed(neurons_scaled), 0),
 }

@@ -27,7 +27,7 @@ from closelook.lrp_core.neurons.logit_lens import keys_of, top_neurons, writings
 from closelook.lrp_core.readers.predictions import with_predictions
 from closelook.lrp_core.readers.readout import label_logits
 from closelook.lrp_core.views.guard import check_rows
-from tests.second_device.kinds import assert_same, batch_of, check, models, rows_of
+from tests.second_device.kinds import OF_RULES, assert_same, batch_of, check, models, rows_of
 
 BUDGET = 10_000  # tokens: nothing is cut
 
@@ -55,7 +55,7 @@ def test_a_batch_of_relevance_is_read_in_one_copy(kind, product):
         samples = [{**row, "sample_id": str(at)} for at, row in enumerate(rows_of(view, rows))]
         return list(Explainer(view, requests, product, metered=set(range(9))).batch(samples).relevance.values())
 
-    check(kind, compute, most=2)  # whether logits are finite, and the numbers
+    check(kind, compute, most=2 + OF_RULES)  # whether logits are finite, and the numbers
 
 
 @pytest.mark.thinned(3)
@@ -67,7 +67,7 @@ def test_labels_that_share_a_forward_are_waited_for_once(kind, name):
         asked = [METHODS[name].bound(Request(name, "target", METHODS[name].embeddings[-1], label=at)) for at in (2, 0)]
         return METHODS[name].compute(view, plain, asked)
 
-    check(kind, compute, most=6)
+    check(kind, compute, most=6 + OF_RULES)
 
 
 def test_rows_that_are_on_the_device_are_checked_by_one_copy():
@@ -168,7 +168,7 @@ def test_contexts_of_a_neuron_are_found_and_explained_in_a_wait_each(kind):
         best = best_contexts(view, texts, 1, 6, 2)
         return [context.value for context in best], explain_contexts(view, [(context, 1, 6) for context in best])
 
-    check(kind, compute, most=3)  # batches, finalists alone, relevance
+    check(kind, compute, most=3 + OF_RULES)  # batches, finalists alone, relevance
 
 
 @pytest.mark.thinned(3)
@@ -181,7 +181,7 @@ def test_logits_of_a_package_s_method_are_compared_on_the_device(kind):
         check_against_model(view, batch.to("cpu"), [{"sample_id": str(at)} for at in range(rows)], {request: relevance})
         return relevance.tokens
 
-    check(kind, compute, most=4)
+    check(kind, compute, most=4 + OF_RULES)
 
 
 # interventions, and what commands tell of neurons

@@ -150,14 +150,16 @@ class Flipper:
             state = self.view.prediction(hidden, changed)
             target, foil = self.view.unembed(state, changed).unbind(-1)
             total, largest = over_vocabulary(self.view, state)
-        gold = _column(views, "gold_id", -1).to(largest.device)
-        best = largest == torch.where(gold < 0, changed.target_ids.to(largest.device), gold)
+        read = (target, target - total.to(target), foil, largest, changed.target_ids.to(target.device))
+        numbers = torch.stack([each.to(target.dtype) for each in read]).cpu().numpy()  # the only wait
+        target, log_probability, foil, best, target_ids = numbers
+        gold = np.array([-1 if view.get("gold_id") is None else view["gold_id"] for view in views])
         # A row that has a foil, and no prediction of its own, is correct if its target's logit is above its foil's.
         others = [view.get("foil_id") is None or view.get("predicted_id") is not None for view in views]
-        by_best = torch.tensor(others).to(target.device) | (gold >= 0).to(target.device)
-        correct = torch.where(by_best, best.to(target.device), target > foil).to(target.dtype)
-        outputs = torch.stack([target, target - total.to(target), correct, foil])
-        return torch.where(outputs.isfinite().all(0), outputs, torch.nan).cpu().numpy()
+        by_best = np.array(others) | (gold >= 0)
+        correct = np.where(by_best, best == np.where(gold < 0, target_ids, gold), target > foil)
+        outputs = np.stack([target, log_probability, correct, foil])
+        return np.where(np.isfinite(outputs).all(axis=0), outputs, np.nan)
 
 
 @dataclass(frozen=True)
@@ -187,12 +189,6 @@ class _Rows:
         foils = [view["target_id"] if view.get("foil_id") is None else view["foil_id"] for view in views]
         whole = Batch.collate([{**view, "foil_id": foil} for view, foil in zip(views, foils, strict=True)], pad_id=0)
         return replace(whole, **{name: value[at] for name, value in vars(whole).items() if value is not None})
-
-
-def _column(views: Sequence[ViewRow], name: str, default: int) -> Tensor:
-    """The numbers [R] of a column; `default` for rows without one."""
-    numbers = [view.get(name) for view in views]
-    return torch.tensor([default if number is None else number for number in numbers])
 
 
 @dataclass(frozen=True)
