@@ -33,18 +33,18 @@ def numbers(tables: Iterable[Table], figures: Mapping[str, Iterable[Point]]) -> 
     """Yield the rows of all tables, then those of all figures, whose points are by the figure's name."""
     for table in tables:
         for row in table.rows:
-            labels = {table.section: row.section, **dict(zip(table.heads, row.labels, strict=True))}
+            labels: Row = {table.section: row.section, **dict(zip(table.heads, row.labels, strict=True))}
             for column, cell in zip(table.columns, row.cells, strict=True):
                 yield _row(table.name, labels, (column.group, column.label, column.side), column, cell)
     for name, points in figures.items():
         for point in points:
-            labels = {"panel": point.panel, "line": point.line, "x": point.x}
-            yield _row(f"figures/{name}", labels, (), _POINT, point.cell)
+            place: Row = {"panel": point.panel, "line": point.line, "x": point.x}
+            yield _row(f"figures/{name}", place, (), _POINT, point.cell)
 
 
 def _row(table: str, labels: Row, heads: tuple[str, ...], column: Column, cell: Cell) -> Row:
     """The row of a cell, with the id that its table, its labels and the heads of its column make."""
-    row = {"id": "/".join(map(str, (table, *labels.values(), *heads))), "table": table, **labels}
+    row: Row = {"id": "/".join(map(str, (table, *labels.values(), *heads))), "table": table, **labels}
     row |= {field: getattr(column, field) for field in _COLUMN if field != "x"}
     return row | {field: getattr(cell, field) for field in _CELL}
 

@@ -29,7 +29,8 @@ _READINGS = {"lrp": READINGS["lrp"], "attnlrp": READINGS["attnlrp"], "attnlrp_ex
 
 def table_8(results: Results, view: ModelView, batches: Sequence[Batch], **details: str) -> None:
     """Measure all METHODS on every batch of one sample, and add rows and ratios to `results`."""
-    add_table_8(results, view, *measure(view, batches), **details)
+    backward, forward = measure(view, batches)
+    add_table_8(results, view, backward, forward, **details)
 
 
 def add_table_8(results: Results, view: ModelView, backward: Seconds, forward: Seconds, **details: str) -> None:

@@ -12,7 +12,7 @@ from copy import copy
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 import typer
 from typer.models import ParameterInfo
@@ -162,7 +162,7 @@ class ModelOptions:
 
         self.check()
         model = str(self.model)
-        family = GENERIC if self.family == GENERIC else None
+        family: Literal["generic"] | None = "generic" if self.family == GENERIC else None
         location, _ = read_config(ModelConfig(name=name_of(model), id=model, family=family))
         if not Path(location).is_dir():
             retried(lambda: fetch_weights(location, None), HUB_PATIENCE_S)

@@ -206,10 +206,10 @@ def fields_of(
 
 def _added(parts: Sequence[Tensor]) -> Tensor:
     """The sum of relevances [B, T, D], on the first one's device; side by side where roots differ in width."""
-    parts = [part.to(parts[0].device) for part in parts]
-    if len({part.shape for part in parts}) == 1:
-        return torch.stack(parts).sum(0)
-    return torch.cat(parts, -1)
+    together = [part.to(parts[0].device) for part in parts]
+    if len({part.shape for part in together}) == 1:
+        return torch.stack(together).sum(0)
+    return torch.cat(together, -1)
 
 
 @contextmanager
@@ -217,7 +217,8 @@ def watching(view: ModelView, readers: Sequence[Reader]) -> Iterator[None]:
     """Inside, `readers` see values inside the model, and gradients in backward passes."""
 
     def attend(kernel: Kernel, module: nn.Module, *tensors: Any, layer: int, **options: Any) -> Attended:
-        read, mask = tensors[:3], tensors[3]
+        read: Sequence[Tensor] = tensors[:3]
+        mask = tensors[3]
         for reader in readers:
             read = reader.before_attention(layer, read)
         context, weights = kernel(module, *read, mask, **options)

@@ -6,7 +6,7 @@ treat it in any way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -71,7 +71,7 @@ def _piece(view: ModelView, batch: Batch, size: int, texts: Tensor, columns: Ten
     columns = columns.repeat(times, 1)
     of_rows = batch.mapped(lambda values: values[rows])
     counted = (of_rows.attention_mask.cumsum(-1) - 1).clamp_min(0)
-    moved = partial(torch.gather, counted, 1)
+    moved: Callable[[Tensor], Tensor] = partial(torch.gather, counted, 1)
     if batch.decoder_input_ids is not None:  # predictions are read in the decoder's text
         moved = _unmoved
     of_rows = of_rows.over_tokens(lambda of_tokens: of_tokens.gather(1, columns), moved)
@@ -91,7 +91,7 @@ def joined(batch: Batch, parts: Sequence[tuple[Piece, Relevance]]) -> Relevance:
     if not parts:  # rows of padding alone
         zeros = batch.attention_mask.float()
         return Relevance(zeros, zeros[:, 0], zeros[:, 0], None if batch.foil_ids is None else zeros[:, 0])
-    fields: dict[str, Tensor] = {}
+    fields: dict[str, Any] = {}
     for name in parts[0][1].tensors:
         fields[name] = _whole(batch, name, [(piece, part.tensors[name]) for piece, part in parts])
     return replace(parts[0][1], **fields)

@@ -208,7 +208,7 @@ class _Scaled(TorchFunctionMode):
         embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
         self.modules = [module for module in embeddings if type(module).forward is not nn.Embedding.forward]
         self.factors, self.ids = factors, Roots({"input_ids": ids})
-        self.inner: Tensor | None = None  # the indices that the module that runs has looked up
+        self.inside: Tensor | None = None  # the indices that the module that runs has looked up
         self.undo = ExitStack()
 
     def __enter__(self) -> Self:
@@ -226,13 +226,13 @@ class _Scaled(TorchFunctionMode):
         if func is not nn.functional.embedding:
             return result
         if any(module.weight is args[1] for module in self.modules):
-            self.inner = args[0]
+            self.inside = args[0]
             return result
         return self._scale(args[0], result)
 
     def _scale_output(self, module: nn.Module, args: Any, rows: Tensor) -> Tensor:
         """What an embedding module puts out, scaled if it has looked the batch's tokens up."""
-        indices, self.inner = self.inner, None
+        indices, self.inside = self.inside, None
         return rows if indices is None else self._scale(indices, rows)
 
     def _scale(self, indices: Tensor, rows: Tensor) -> Tensor:
@@ -266,8 +266,8 @@ def compare(samples: Samples) -> Iterator[tuple[str, float]]:
                 if name != INSERTED:  # of which there may be fewer beside a longer text
                     gaps.append(distance(padded[name].full[row][..., : expected.shape[-1]], expected))
     with torch.no_grad():
-        padded = samples.numbers(model(**samples.inputs([0, 1])), [0, 1])
-    depends = distance(padded, torch.cat([each.numbers for each in alone])) > TOLERANCES["padding"]
+        numbers = samples.numbers(model(**samples.inputs([0, 1])), [0, 1])
+    depends = distance(numbers, torch.cat([each.numbers for each in alone])) > TOLERANCES["padding"]
     finite = all(relevance.full.isfinite().all() for relevance in single_streams)
     yield "padding", torch.nan if depends and finite else max(gaps)
     without_biases(model)

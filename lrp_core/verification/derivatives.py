@@ -110,7 +110,9 @@ def held(view: ModelView, composite: Composite, number: int) -> Iterator[None]:
     for block in view.blocks:
         if block.experts is not None:
             constant = composite.name != PLAIN.name  # rules hold routing constant
-            hooks.append((block.experts.router, lambda _, args, y, constant=constant: rows.routed_alike(*y, constant)))
+            hooks.append(
+                (block.experts.router, lambda _, args, y, constant=constant: rows.routed_alike(*y, constant=constant))
+            )
         if block.down is None:
             continue
         if gated and holds_gates:

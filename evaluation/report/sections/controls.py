@@ -149,10 +149,10 @@ def controls_figure(rows: Sequence[ControlRow], methods: Methods, baseline: str 
         curves.append(Curve(panel, method, range(len(means)), means, low, high))
         depths[panel] = _depth_ticks([row.detail for row in by_depth])
     panels = []
-    for panel in curve_panels(curves, methods, baseline, marker="o", markersize=3):
-        names = depths[panel.title]
+    for drawn in curve_panels(curves, methods, baseline, marker="o", markersize=3):
+        names = depths[drawn.title]
         ticks = {"xticks": range(len(names)), "xticklabels": names, "ylim": (-1.05, 1.05)}
-        panels.append(replace(panel, axis=ticks))
+        panels.append(replace(drawn, axis=ticks))
     caption = (
         "Spearman's correlation between relevance under the trained model and relevance after the weights of some "
         "layers were replaced by random ones: those of the output layer (head), then also those of the blocks below "

@@ -176,13 +176,13 @@ def _pruning_figure(
     random = [curve for curve in curves if curve.order == RANDOM]
     shown = sorted([*ranked, *random], key=lambda curve: rank(methods, curve.method))
     lowest = 10 * math.floor(min(curve.accuracy.min() for curve in shown) / 10)
-    curves = []
+    drawn: list[Curve] = []
     for model, pooling in product(models, poolings):
         title = model if main else f"{model} · {POOLINGS[pooling]}"
         for c in shown:
             if c.model == model and (c.order == RANDOM or c.pooling == pooling):
-                curves.append(Curve(title, c.method, c.removed, c.accuracy, c.low, c.high))
-    panels = curve_panels(curves, methods, RANDOM, {"ylim": (lowest - 2, 102)}, linewidth=1.4)
+                drawn.append(Curve(title, c.method, c.removed, c.accuracy, c.low, c.high))
+    panels = curve_panels(drawn, methods, RANDOM, {"ylim": (lowest - 2, 102)}, linewidth=1.4)
     better = "higher" if order == "least_first" else "lower"
     caption = (
         f"Accuracy on {span(curve.samples for curve in shown)} samples as attention heads are removed, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby, product, zip_longest
@@ -155,8 +156,9 @@ def glance_figure(beside: Table, results: Results) -> list[Figure]:
             (model, method), cell = row.labels, row.cells[0]
             y = methods.index(method) + 0.7 * (models.index(model) + 0.5) / len(models) - 0.35
             look = {"color": COLOURS[models.index(model) % len(COLOURS)], "markersize": 4} | POINT
-            ends = [cell.value if end is None else end for end in (cell.low, cell.high)]
-            lines.append(Line(model, [cell.value], [y], look, bars=[(ends, [y, y], {"linewidth": 0.9})]))
+            value = math.nan if cell.value is None else cell.value
+            ends = [value if end is None else end for end in (cell.low, cell.high)]
+            lines.append(Line(model, [value], [y], look, bars=[(ends, [y, y], {"linewidth": 0.9})]))
         ticks = {"yticks": range(len(methods)), "yticklabels": methods, "ylim": (len(methods) - 0.5, -0.5)}
         height = 0.8 + 0.08 * len(methods) * max(2, len(models))
         panels.append(Panel(f"{task} · {metric.label}, {metric.unit}", lines, ticks | {"xlim": (-4, 104)}, height))
