@@ -76,14 +76,13 @@ class _Rows:
         first = self.first(x)
         return x * torch.where(first == 0, 0.0, self.first(y) / first)
 
-    def routed_alike(
-        self, logits: Tensor, weights: Tensor, chosen: Tensor, constant: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def routed_alike(self, routing: tuple[Tensor, Tensor, Tensor], constant: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Replace the experts that a router has `chosen` by those of the first row, weighted by each row's own logits.
 
         Weights [R * T, k] are the experts' probabilities, divided by their sum if every token's sum to 1. With
         `constant` they are those of the first row, too.
         """
+        logits, weights, chosen = routing
         chosen = self.first(chosen)
         if constant:
             return logits, self.first(weights), chosen
@@ -110,9 +109,7 @@ def held(view: ModelView, composite: Composite, number: int) -> Iterator[None]:
     for block in view.blocks:
         if block.experts is not None:
             constant = composite.name != PLAIN.name  # rules hold routing constant
-            hooks.append(
-                (block.experts.router, lambda _, args, y, constant=constant: rows.routed_alike(*y, constant=constant))
-            )
+            hooks.append((block.experts.router, lambda _, args, y, constant=constant: rows.routed_alike(y, constant)))
         if block.down is None:
             continue
         if gated and holds_gates:
