@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import platform
-import time
-from collections.abc import Iterable
-from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from closelook.evaluation.benchmark.demo import EVERY, model_dir
+from closelook.evaluation.benchmark.demo import EVERY, place_of
 from closelook.evaluation.benchmark.labels import distinct
 from closelook.evaluation.tasks.record import Output
 from closelook.hub import hub_reachable
 from closelook.jobs.config import ModelConfig
 from closelook.jobs.geometries import GEOMETRIES
 from closelook.jobs.store.retry import HUB_PATIENCE_S, causes, is_passing, one_line, retried
-from closelook.lrp_core.opening.checkpoint import CONFIG, files_of_index, weight_files
-from closelook.lrp_core.records.types import UserError, did_you_mean, nearest
+from closelook.lrp_core.opening.checkpoint import CONFIG, files_of_index
+from closelook.lrp_core.records.types import UserError, did_you_mean
+from closelook.weights import hash_files
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
     from closelook.evaluation.benchmark.pictures import Preprocessing
     from closelook.lrp_core.families import Family
-
-LARGE_BYTES = 1 << 26  # hashes of smaller files are not kept
-SETTLED_S = 10.0  # hashes of files that changed since are not kept
-
-DEMO_MODELS = "demo/"  # ids of models that are shipped with closelook begin so
 
 
 class ModelUnavailable(RuntimeError):
@@ -86,49 +76,12 @@ def fetch(location: str, name: str, revision: str | None = None) -> str | None:
         return None
 
 
-def hash_files(paths: Iterable[Path]) -> str:
-    """A hash of the files' names and contents, in this order."""
-    digest = hashlib.sha256()
-    for path in paths:
-        known = path.stat()
-        stamp = (known.st_size, known.st_mtime_ns, known.st_ctime_ns, known.st_ino)
-        digest.update(f"{path.name}:{_hash_file(path.resolve(), stamp)};".encode())
-    return digest.hexdigest()
-
-
-@cache
-def _hash_file(path: Path, stamp: tuple[int, ...]) -> str:
-    """A hash of the file, read once on a machine while its `stamp` (size, times, inode) stays the same.
-
-    Every stage and every worker asks for the hash of weights, so it is kept beside the hub's files.
-    """
-    from huggingface_hub import constants
-
-    name = hashlib.sha256(f"{platform.node()} {path} {stamp}".encode()).hexdigest()
-    kept = Path(constants.HF_HOME) / "closelook" / "hashes" / name
-    with suppress(OSError):
-        digest = kept.read_text(encoding="ascii")
-        if len(digest) == len(name):  # a file that another process is writing is shorter
-            return digest
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    # A file may change again within a tick of the clock that stamps it: of such a file nothing is kept.
-    if path.stat().st_size > LARGE_BYTES and time.time() - path.stat().st_ctime > SETTLED_S:
-        with suppress(OSError):
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_text(digest, encoding="ascii")
-    return digest
-
-
 def location_of(model: ModelConfig) -> str:
     """The directory of a model's files, or its id on the hub. Raises UserError for a demo model that does not exist."""
-    if not model.id.startswith(DEMO_MODELS):
-        folder = Path(model.id).expanduser()
-        return str(folder) if folder.is_dir() else model.id
-    name = model.id.removeprefix(DEMO_MODELS)
-    if name not in EVERY:
-        raise UserError(f"model {model.name}: unknown id {model.id!r}{nearest(model.id, reserved('demo'))}")
-    return str(model_dir(name))
+    try:
+        return place_of(model.id)
+    except UserError as error:
+        raise UserError(f"model {model.name}: {error}") from None
 
 
 def reserved(prefix: str) -> list[str]:
@@ -228,19 +181,6 @@ def _adapter_folder(model: ModelConfig, adapter: str) -> Path:
     except OSError as error:
         reason = _why_unread(adapter, offline, error)
         raise ModelUnavailable(f"model {model.name}: cannot read its adapter {adapter!r}: {reason}") from error
-
-
-def numbers_of(directory: Path) -> list[Path]:
-    """The files of a model's directory that decide its numbers. Raises as `weight_files`.
-
-    They are weights and config, and the settings of generation that say with which tokens a decoder begins.
-    """
-    files = [directory / CONFIG, *weight_files(directory)]
-    generation = directory / "generation_config.json"
-    config = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
-    if config.get("is_encoder_decoder") and generation.exists():
-        files.append(generation)
-    return sorted(files)
 
 
 def _no_directory(model: ModelConfig, directory: Path) -> str:

@@ -24,11 +24,9 @@ from closelook.jobs.plan.checkpoints import (
     commit_of,
     fetch,
     fetch_weights,
-    hash_files,
     head_of,
     hub_reachable,
     location_of,
-    numbers_of,
     preprocessing_of,
     read_config,
     reserved,
@@ -40,6 +38,7 @@ from closelook.lrp_core.families import Family, family_of, register_model_classe
 from closelook.lrp_core.families.generic import GENERIC, GenericFamily
 from closelook.lrp_core.records.kinds import BLACK
 from closelook.lrp_core.records.types import UserError, nearest
+from closelook.weights import hash_files, numbers_of
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase

@@ -19,7 +19,7 @@ from closelook.jobs.store import Artifact
 if TYPE_CHECKING:
     from closelook.jobs.bench.table_8 import Seconds
 
-VERSION = 1  # raised when the measurement changes
+VERSION = 2  # raised when the measurement changes
 DTYPE = "float32"  # Close Look 5.4
 BATCH = 50  # samples that are timed between two looks at the clock of hanging batches
 
@@ -53,9 +53,10 @@ class Timed:
 def nodes(run: Run) -> Iterator[Measurement]:
     """Yield the measurement of each model that has samples of the task with a foil; none without settings."""
     settings = run.config.bench
-    for model in run.plan.models if settings is not None else ():
-        assert settings is not None
-        task = settings.task
+    if settings is None:
+        return
+    task = settings.task
+    for model in run.plan.models:
         rows = model.inputs[task].with_foil(settings.samples) if task in model.inputs else []
         if rows:
             yield Measurement(

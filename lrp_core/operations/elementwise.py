@@ -102,7 +102,8 @@ def at_points(func: Any, args: Any, kwargs: Any, parts: dict[int, Elementwise]) 
     if kwargs:
         kwargs = {name: value for name, value in kwargs.items() if name not in ("inplace", "out", "dtype")}
     written = {key: part.at for key, part in parts.items()}
-    call = (func, replaced(args, written), *replaced(kwargs, written).items())
+    truths = tuple(isinstance(part.at[0], bool) for part in parts.values())  # False equals 0
+    call = (func, truths, replaced(args, written), *replaced(kwargs, written).items())
     try:
         return _AT_POINTS[call]
     except KeyError:
@@ -220,12 +221,12 @@ def _identity(plan: Plan, y: Tensor, whole: Elementwise, closed: Callable[[Tenso
 
     `closed` gives f(z)/z from z; without it y is divided by z. The ratio is computed in float32 at least.
     """
-    z = whole.source
+    z, slope = whole.source, whole.slope  # the rule keeps no tensor but those that are freed with the graph
     held = plan.each(holds_activations)
     kept = (z.detach(),) if closed is not None else (z.detach(), y.detach())
 
     def passed(dy: Tensor, z: Tensor, *y: Tensor) -> Tensor:
-        ratio = whole.quotient(wide(z), wide(*y)) if closed is None else closed(wide(z))
+        ratio = _quotient(wide(z), wide(*y), slope) if closed is None else closed(wide(z))
         return dy * ratio.to(dy.dtype)
 
     if all(held):
@@ -235,6 +236,12 @@ def _identity(plan: Plan, y: Tensor, whole: Elementwise, closed: Callable[[Tenso
         return (passed(dy, *kept), None) if held[plan.current] else (None, dy)
 
     return ruled(y, choose, kept, z, y)
+
+
+def _quotient(z: Tensor, y: Tensor, slope: float) -> Tensor:
+    """y / z for y = f(z), elementwise; the slope of f where z is 0."""
+    zero = z == 0
+    return torch.where(zero, slope, y / torch.where(zero, 1, z))
 
 
 def reattached(mode: Scope, y: Tensor) -> Tensor:

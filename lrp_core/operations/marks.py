@@ -29,11 +29,10 @@ class Elementwise(NamedTuple):
     version: int = -1  # the source's version; it is another tensor after a change in place
     square: Tensor | None = None  # f is z^2: its value with its own graph, if a composite has norms' true gradients
 
-    def quotient(self, z: Tensor, y: Tensor) -> Tensor:
-        """y / z for y = f(z), elementwise; the slope of f where z is 0."""
-        slope = (self.at[1] - self.at[2]) / (2 * _STEP)
-        zero = z == 0
-        return torch.where(zero, slope, y / torch.where(zero, 1, z))
+    @property
+    def slope(self) -> float:
+        """The slope of f at 0."""
+        return (self.at[1] - self.at[2]) / (2 * _STEP)
 
 
 class Mark(NamedTuple):

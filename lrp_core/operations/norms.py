@@ -36,22 +36,22 @@ def layer_norm(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     x, shape, weight, bias, eps = arguments(args, kwargs, ("input", "normalized_shape", "weight", "bias", "eps"))
     mode.refuse_constant(func, x)
     plan, eps = mode.plan, 1e-5 if eps is None else eps
-    shape, x_kept = list(shape), x.detach()
+    shape, dtype = list(shape), x.dtype
     held = plan.each(holds_deviations)
-    y, mean, rstd = torch.native_layer_norm(x_kept, shape, weight, bias, eps)
+    y, mean, rstd = torch.native_layer_norm(x.detach(), shape, weight, bias, eps)
     if weight is not None and weight.dtype != x.dtype:  # under autocast
         weight = weight.to(x.dtype)
     rstd = rstd.clamp_max(torch.finfo(rstd.dtype).max)  # in float16 that of a constant row would be infinite
 
     def gradient(dy: Tensor, rstd: Tensor, *of_input: Tensor) -> tuple[Tensor]:
-        dy = dy.to(x_kept.dtype)
+        dy = dy.to(dtype)
         if held[plan.current]:
             # at x = mean the standard deviation has no gradient, so the kernel's backward is that of the linear part
             of_input = torch.zeros_like(dy), torch.zeros_like(rstd)
         dx, _, _ = _backward(dy, of_input[0], shape, of_input[1], rstd, weight, None, (True, False, False))
         return (dx,)
 
-    return mode.roots.projected(x, ruled(y, gradient, (rstd,) if all(held) else (rstd, x_kept, mean), x))
+    return mode.roots.projected(x, ruled(y, gradient, (rstd,) if all(held) else (rstd, x.detach(), mean), x))
 
 
 @rule("rms_norm", carries=("input",))
@@ -63,16 +63,16 @@ def rms_norm(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
     plan, eps = mode.plan, torch.finfo(x.dtype).eps if eps is None else eps
     held = plan.each(holds_deviations)
     axes = tuple(range(-len(shape), 0))
-    dtype = wide_dtype(x.dtype)
-    squares = torch.linalg.vector_norm(x.detach(), dim=axes, keepdim=True, dtype=dtype).square_()
+    dtype, precise = x.dtype, wide_dtype(x.dtype)
+    squares = torch.linalg.vector_norm(x.detach(), dim=axes, keepdim=True, dtype=precise).square_()
     rstd = squares.div_(x[(0,) * (x.dim() - len(shape))].numel()).add_(eps).rsqrt_()
 
     def gradient(dy: Tensor, rstd: Tensor, *of_input: Tensor) -> tuple[Tensor]:
-        dx = (dy if weight is None else dy * weight).to(dtype) * rstd
+        dx = (dy if weight is None else dy * weight).to(precise) * rstd
         if not held[plan.current]:
-            wide = of_input[0].to(dtype)
+            wide = of_input[0].to(precise)
             dx = dx - wide * (rstd * rstd * (dx * wide).mean(axes, keepdim=True))
-        return (dx.to(x.dtype),)
+        return (dx.to(dtype),)
 
     return ruled(y, gradient, (rstd,) if all(held) else (rstd, x.detach()), x)
 

@@ -5,8 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 from closelook.evaluation.benchmark.demo.grammar import TASKS, generate
+from closelook.lrp_core.records.types import UserError, nearest
 
-__all__ = ["ANSWERING", "EVERY", "HEADS", "MODELS", "READING", "SEEDS", "TASKS", "VISION", "generate", "model_dir"]
+__all__ = [
+    "ANSWERING",
+    "EVERY",
+    "HEADS",
+    "IDS",
+    "MODELS",
+    "READING",
+    "SEEDS",
+    "TASKS",
+    "VISION",
+    "generate",
+    "model_dir",
+    "place_of",
+]
+
+IDS = "demo/"  # ids of the shipped models begin so
 
 MODELS = ("bert", "gpt2", "llama")  # language models
 SEEDS = {"gpt2-seed1": 1, "gpt2-seed2": 2}  # gpt2 again, from other weights and draws with the same tokenizer
@@ -32,3 +48,17 @@ def model_dir(name: str) -> Path:
     if name not in EVERY:
         raise ValueError(f"there is no demo model {name!r}; the demo models are {', '.join(EVERY)}")
     return Path(__file__).parent / "models" / name
+
+
+def place_of(model: str) -> str:
+    """The folder of a model with this id, the folder that it names, or the id itself.
+
+    Raises UserError for a shipped model that does not exist.
+    """
+    if model.startswith(IDS):
+        name = model.removeprefix(IDS)
+        if name not in EVERY:
+            raise UserError(f"unknown id {model!r}{nearest(model, [IDS + known for known in EVERY])}")
+        return str(model_dir(name))
+    folder = Path(model).expanduser()
+    return str(folder) if folder.is_dir() else model

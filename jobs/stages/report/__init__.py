@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import yaml
 
+from closelook.evaluation.benchmark.demo import IDS
 from closelook.evaluation.report.explorers import Explorer, SourcesExplorer
 from closelook.evaluation.report.overview.leaderboard import boards
 from closelook.evaluation.report.page import Provenance, Site
@@ -18,7 +19,6 @@ from closelook.jobs.bench.storage import measured_by
 from closelook.jobs.config import RunConfig
 from closelook.jobs.methods import METHODS
 from closelook.jobs.plan.cells import make_plan
-from closelook.jobs.plan.checkpoints import DEMO_MODELS
 from closelook.jobs.plan.choices import undecided
 from closelook.jobs.plan.node import Plan, Run
 from closelook.jobs.products.table import of_packages
@@ -140,7 +140,7 @@ def _summary(run: Run, results: Results) -> str:
 def notes(run: Run, results: Results) -> Iterator[str]:
     """Yield sentences about demo models, incomplete parts of the run, and defects of its samples."""
     plan = run.plan
-    if any(model.resolved.config.id.startswith(DEMO_MODELS) for model in plan.models):
+    if any(model.resolved.config.id.startswith(IDS) for model in plan.models):
         yield (
             "Models of the demo are small and trained on a generated language: which method to use for them says "
             "nothing of published models of the same architecture."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,13 +20,13 @@ from transformers import AutoTokenizer, BaseImageProcessor, Pipeline, PreTrained
 from transformers.utils.hub import cached_file, extract_commit_hash
 from transformers.utils.logging import disable_progress_bar
 
-from closelook.evaluation.benchmark.demo import EVERY, model_dir
+from closelook.evaluation.benchmark.demo import place_of
 from closelook.evaluation.benchmark.encoding import Pieces, Segmenter
 from closelook.evaluation.benchmark.labels import distinct, index_of, sharing
 from closelook.evaluation.benchmark.pictures import SETTINGS, Preprocessing
 from closelook.hub import hub_reachable
 from closelook.lrp_core.families.generic import GENERIC
-from closelook.lrp_core.opening.checkpoint import CONFIG, weight_files
+from closelook.lrp_core.opening.checkpoint import CONFIG
 from closelook.lrp_core.opening.loading import load_model
 from closelook.lrp_core.opening.model import view_of
 from closelook.lrp_core.records.kinds import Kind
@@ -36,9 +35,9 @@ from closelook.lrp_core.views.guard import left_as_it_was
 from closelook.lrp_core.views.view import ModelView
 from closelook.terminal import complain
 from closelook.versions import versions
+from closelook.weights import hash_files, numbers_of
 
 AUTO = "auto"  # device: a GPU if there is one
-DEMO = "demo/"  # ids of models that are shipped with closelook begin so
 _announced: set[str] = set()  # devices chosen for "auto" that this process has announced
 
 
@@ -199,14 +198,9 @@ def open_model(
 
 def _location(model: str) -> str:
     """The folder or hub id of a model. Raises UserError if there is no such folder or demo, or the hub is silent."""
-    if model.startswith(DEMO):
-        name = model.removeprefix(DEMO)
-        if name not in EVERY:
-            raise UserError(f"unknown id {model!r}{nearest(model, [DEMO + known for known in EVERY])}")
-        return str(model_dir(name))
-    folder = Path(model).expanduser()
-    if folder.is_dir():
-        return str(folder)
+    place = place_of(model)
+    if Path(place).is_dir():
+        return place
     try:
         is_known = isinstance(try_to_load_from_cache(model, CONFIG), str)
     except HFValidationError:
@@ -251,11 +245,7 @@ def _identity(location: str, revision: str | None, adapter: str | PathLike[str] 
     folder = Path(location)
     if not folder.is_dir():
         return f"{location}@{revision}{beside}"
-    digest = hashlib.sha256()
-    for path in sorted([folder / CONFIG, *weight_files(folder)]):
-        with path.open("rb") as stream:
-            digest.update(f"{path.name}:{hashlib.file_digest(stream, 'sha256').hexdigest()};".encode())
-    return f"sha256:{digest.hexdigest()}{beside}"
+    return f"sha256:{hash_files(numbers_of(folder))}{beside}"
 
 
 def _in_memory(model: Any, reader: Any, family: str | None) -> tuple[Opened, Any]:

@@ -15,16 +15,17 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 from transformers import AutoConfig, ViTConfig
 
+from closelook import weights
 from closelook.jobs.config import ModelConfig, RunConfig
 from closelook.jobs.geometries import GEOMETRIES
-from closelook.jobs.plan import checkpoints
-from closelook.jobs.plan.checkpoints import ModelUnavailable, hash_files, hub_reachable, numbers_of, preprocessing_of
+from closelook.jobs.plan.checkpoints import ModelUnavailable, hub_reachable, preprocessing_of
 from closelook.jobs.plan.known import stamp_of
 from closelook.jobs.plan.models import load_tokenizer, open_view, resolve, tokenizer_key
 from closelook.jobs.plan.units import WorkerOptions
 from closelook.jobs.products.explaining import Explainer
 from closelook.lrp_core import METHODS, Batch, Request, load_model
 from closelook.lrp_core.records.types import UserError
+from closelook.weights import hash_files, numbers_of
 from tests.adapters import adapted
 from tests.jobs.small import rows_of, save_model
 from tests.tiny import tiny_classifier, tiny_model
@@ -279,17 +280,17 @@ def test_a_geometry_takes_as_many_tokens_as_the_model_it_stands_for(name, most):
 
 def test_a_large_file_is_hashed_once_on_a_machine_and_again_once_it_changed(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(checkpoints, "LARGE_BYTES", 3)
+    monkeypatch.setattr(weights, "LARGE_BYTES", 3)
     path = tmp_path / "model.safetensors"
 
     def hashed() -> str:
-        checkpoints._hash_file.cache_clear()  # as in another process
+        weights._hash_file.cache_clear()  # as in another process
         return hash_files([path])
 
     path.write_bytes(b"first")
     first = hashed()
     assert not (tmp_path / "cache").exists(), "it changed a moment ago"
-    monkeypatch.setattr(checkpoints, "SETTLED_S", -1.0)
+    monkeypatch.setattr(weights, "SETTLED_S", -1.0)
     assert hashed() == first
     (kept,) = (tmp_path / "cache/closelook/hashes").iterdir()
     kept.write_text("0" * 64)

@@ -45,6 +45,7 @@ def gradients(composite: Composite, compute, upper, *inputs: torch.Tensor):
     with rules(composite, *planned) as mode:
         leaves = [mode.root(x) for x in inputs]
         output = compute(*leaves)
+    output = mode.attach(output)
     found = torch.autograd.grad(output, leaves, upper, allow_unused=True, materialize_grads=True)
     return output.detach(), *found
 

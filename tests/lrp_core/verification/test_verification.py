@@ -114,14 +114,14 @@ def _wrong_activation(monkeypatch):
 def _wrong_share(monkeypatch):
     right = products.shares
 
-    def shares(composite, factors):
-        return [1.0] * len(factors) if composite.bilinear.serves_gate else right(composite, factors)
+    def shares(composite, *factors):
+        return [1.0] * len(factors) if composite.bilinear.serves_gate else right(composite, *factors)
 
     monkeypatch.setattr(products, "shares", shares)
 
 
 def _wrong_attention(monkeypatch):
-    monkeypatch.setattr(attention, "_of_weights", lambda composite: composite.bilinear.query_key or 1.0)
+    monkeypatch.setattr(attention, "_of_weights", lambda composite: 1.0)
 
 
 WRONG = {
