@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 GENERIC = "generic"  # the value of `family` that asks for it
+#: Model classes whose relevance under rules is known not to sum to the logit, though nothing tells it from others.
+UNSOUND = frozenset(
+    {"BailingHybridForCausalLM", "Inkling2ForCausalLM", "KimiLinearForCausalLM", "PerceiverForMaskedLM"}
+)
 _EVERY_LAYER = "hidden_size_per_layer_input"  # of a config: the width of the embeddings that each layer gets of its own
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from closelook.lrp_core.device.clock import StageClock
 from closelook.lrp_core.device.precision import wide
+from closelook.lrp_core.families.generic import UNSOUND
 from closelook.lrp_core.methods import METHODS
 from closelook.lrp_core.operations.explain import ID_INPUTS, PIXELS, Forward, run
 from closelook.lrp_core.operations.forward import Piece, ReadRows, inputs_of, joined, numbers_of, pieces_of
@@ -21,8 +22,17 @@ from closelook.lrp_core.places.reading import Measure, Reader
 from closelook.lrp_core.readers.attention import Attended, Kernel, around_attention
 from closelook.lrp_core.records.explained import EXPLAINED, relevance_of
 from closelook.lrp_core.records.finer import FINER
-from closelook.lrp_core.records.types import FULL, Batch, Relevance, Request, Requests, Results, UnsupportedMethod
-from closelook.lrp_core.rules import ATTNLRP, Composite, changed
+from closelook.lrp_core.records.types import (
+    FULL,
+    Batch,
+    Relevance,
+    Request,
+    Requests,
+    Results,
+    UnsupportedMethod,
+    UnsupportedModel,
+)
+from closelook.lrp_core.rules import ATTNLRP, PLAIN, Composite, changed
 from closelook.lrp_core.rules.composite import EPSILON, composite_of
 from closelook.lrp_core.views.view import ModelView
 
@@ -92,6 +102,7 @@ def explain_many(
     passes: dict[tuple[Composite, str], dict[Request, Reading]] = {}
     for request in requests:
         reading = reading_of(request, composite)
+        _check_sound(view, reading)
         passes.setdefault((reading.composite, request.explanation), {})[request] = reading
     size = len(batch if texts is None else batch.first_texts(texts))
     batch = batch.to(view.device)
@@ -105,6 +116,13 @@ def explain_many(
     for request in requests:
         results[request] = joined(batch, [(piece, found[request]) for piece, found in parts])
     return results
+
+
+def _check_sound(view: ModelView, reading: Reading) -> None:
+    """Raise UnsupportedModel for a reading under rules of a model class in which they are known to lose relevance."""
+    name = type(view.model).__name__
+    if name in UNSOUND and reading.composite.name != PLAIN.name:
+        raise UnsupportedModel(f"rules lose relevance in {name}: its lrp does not sum to the logit; take gradients")
 
 
 #: `explain_many` for methods with a rule for the softmax, which compute attention in steps. As another function they

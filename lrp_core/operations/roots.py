@@ -35,9 +35,8 @@ class Roots:
         self.ids, self.pixels = dict(ids), pixels
         self.found: list[Root] = []
         self._apart: set[str | None] = set()  # streams whose embeddings are transposed, or stand beside others
-        self._first: dict[
-            str | None, int
-        ] = {}  # by stream: the column of its first token, if a model puts others before or after
+        # By stream: the column of its first token, if a model puts others before or after.
+        self._first: dict[str | None, int] = {}
         self._leaves = {} if pixels is None else {id(pixels): pixels}
 
     def __contains__(self, leaf: Tensor) -> bool:
@@ -108,11 +107,10 @@ class Roots:
         return None
 
     def _may_be_positions(self, indices: Tensor, stream: str) -> bool:
-        """True for indices that equal ids of the batch, but may be its positions, which count up by 1."""
+        """True for indices that equal ids of the batch, but may be its positions: from 0, 1 or 2 on, each one higher."""
         if self.ids[stream].data_ptr() == indices.data_ptr():
             return False
-        counts_up = bool((indices.diff(dim=-1) == 1).all())
-        return counts_up or any(root.words and root.stream == stream for root in self.found)
+        return bool(indices.min() <= 2 and (indices.diff(dim=-1) <= 1).all())
 
     def _root(self, value: Tensor, stream: str, words: bool) -> Tensor:
         """Make `value` a root; returns a copy that the model may change in place."""

@@ -15,7 +15,7 @@ from glob import glob
 from io import BufferedReader, BytesIO, TextIOWrapper
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import IO, Any, AnyStr, BinaryIO, Generic, cast
 
 from closelook.evaluation.benchmark.samples import Malformed
 from closelook.evaluation.benchmark.sources.remote import download, scheme_of
@@ -27,7 +27,10 @@ _ANOTHER = "save it as UTF-8; explain-file reads others by --encoding, such as l
 #: The ends of names of compressed files, and pyarrow's codecs for them.
 COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 
-csv.field_size_limit(64 << 20)  # characters of a cell; by default, one beyond 131,072 ends at a line's end
+LONGEST = 64 << 20  # bytes of a line, or characters of CSV; a file without line ends must not fill the memory
+_LINE_ENDS = (b"\n", "\n", "\r")
+
+csv.field_size_limit(LONGEST)  # of a cell; by default, one beyond 131,072 characters ends at a line's end
 
 
 def fetch(path: str, suffixes: tuple[str, ...], nested: bool = False) -> list[Path]:
@@ -87,26 +90,61 @@ def readable(file: Path, encoding: str = UTF_8) -> Iterator[BinaryIO]:
 @contextmanager
 def _unpacked(file: Path) -> Iterator[BinaryIO]:
     """The bytes of a file, decompressed as its name says. Raises UserError for one that cannot be decompressed."""
+    codec = COMPRESSED.get(file.suffix)
+    if codec is None:
+        with file.open("rb") as stream:
+            yield stream
+        return
     import pyarrow as pa
 
     try:
-        with pa.input_stream(str(file), compression=COMPRESSED.get(file.suffix)) as stream:
-            yield cast(BinaryIO, BufferedReader(stream))
+        with pa.input_stream(str(file), compression=codec) as unpacked:
+            yield cast(BinaryIO, BufferedReader(unpacked))
     except (OSError, pa.ArrowException) as error:
         raise UserError(f"{file} cannot be read: {' '.join(str(error).split())}") from None
 
 
+class _Lines(Generic[AnyStr]):
+    """The lines of a stream of bytes or text. One of LONGEST or more is skipped, and not kept; it raises Malformed."""
+
+    def __init__(self, stream: IO[AnyStr]) -> None:
+        self._stream: IO[AnyStr] = stream
+        self.number = 0  # of the line that was read last, from 1
+
+    def __iter__(self) -> Iterator[AnyStr]:
+        return self
+
+    def __next__(self) -> AnyStr:
+        self.number += 1
+        line = rest = self._stream.readline(LONGEST)
+        while len(rest) == LONGEST and rest[-1:] not in _LINE_ENDS:
+            rest = self._stream.readline(LONGEST)
+        if rest is not line:
+            raise Malformed(f"a line of more than {LONGEST >> 20} MiB")
+        if not line:
+            raise StopIteration
+        return line
+
+
 def lines(file: Path, encoding: str = UTF_8) -> Iterator[tuple[str, str | Malformed]]:
-    """(file:line, text) of every line that is not blank; Malformed for one that is not UTF-8."""
+    """(file:line, text) of every line that is not blank; Malformed for one that is too long or not UTF-8."""
     with readable(file, encoding) as stream:
-        for number, raw in enumerate(stream, start=1):
-            content = raw.removeprefix(BOM_UTF8) if number == 1 else raw  # some editors begin files so
+        every = _Lines(stream)
+        while True:
             try:
-                line: str | Malformed = content.decode().rstrip("\r\n")
+                raw = next(every)
+                content = raw.removeprefix(BOM_UTF8) if every.number == 1 else raw  # some editors begin files so
+                line = content.decode().rstrip("\r\n")
+            except StopIteration:
+                return
+            except Malformed as error:
+                yield f"{file.name}:{every.number}", error
+                continue
             except UnicodeDecodeError as error:
-                line = Malformed("not UTF-8", f"{error}: {_ANOTHER}")
-            if isinstance(line, Malformed) or line.strip():
-                yield f"{file.name}:{number}", line
+                yield f"{file.name}:{every.number}", Malformed("not UTF-8", f"{error}: {_ANOTHER}")
+                continue
+            if line.strip():
+                yield f"{file.name}:{every.number}", line
 
 
 def json_lines(file: Path, encoding: str = UTF_8) -> Iterator[Record]:
@@ -142,16 +180,19 @@ def tab_separated(file: Path) -> Iterator[Record]:
 def csv_rows(file: Path, encoding: str = UTF_8, separator: str = ",") -> Iterator[Record]:
     """(file:line, its fields) of every row of CSV that is not blank; a row that spans lines stands at its first."""
     with readable(file, encoding) as content:
-        text = TextIOWrapper(content, "utf-8-sig", "surrogateescape", "")  # without the mark of some editors
-        reader = csv.reader(text, delimiter=separator, strict=True)
+        every = _Lines(TextIOWrapper(content, "utf-8-sig", "surrogateescape", ""))  # without the mark of some editors
+        reader = csv.reader(every, delimiter=separator, strict=True)
         while True:
-            where = f"{file.name}:{reader.line_num + 1}"
+            where = f"{file.name}:{every.number + 1}"
             try:
                 row = next(reader)
             except StopIteration:
                 return
             except csv.Error as error:
                 yield where, Malformed("not CSV", str(error))
+                continue
+            except Malformed as error:
+                yield where, error
                 continue
             if row:
                 yield where, row

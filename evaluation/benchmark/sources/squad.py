@@ -68,12 +68,20 @@ def questions_of(record: Record, rejects: list[Row]) -> list[Question]:
     questions: list[Question] = []
     with rejecting(rejects, "source", where=where):
         for number, paragraph in enumerate(field(article, "paragraphs", list)):
-            context = field(paragraph, "context")
-            for index, entry in enumerate(field(paragraph, "qas", list)):
-                stands = f"{where}.paragraphs[{number}].qas[{index}]"
-                with rejecting(rejects, "source", where=stands):
-                    if question := _question(stands, number, context, entry):
-                        questions.append(question)
+            of_paragraph = f"{where}.paragraphs[{number}]"
+            with rejecting(rejects, "source", where=of_paragraph):
+                questions += _questions(of_paragraph, number, paragraph, rejects)
+    return questions
+
+
+def _questions(where: str, number: int, paragraph: Any, rejects: list[Row]) -> list[Question]:
+    """The answerable questions of a paragraph; broken entries go to `rejects`. Raises Malformed."""
+    context, questions = field(paragraph, "context"), []
+    for index, entry in enumerate(field(paragraph, "qas", list)):
+        stands = f"{where}.qas[{index}]"
+        with rejecting(rejects, "source", where=stands):
+            if question := _question(stands, number, context, entry):
+                questions.append(question)
     return questions
 
 

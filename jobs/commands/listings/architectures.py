@@ -67,7 +67,7 @@ def write(found: Iterable[Outcome]) -> None:
 
 
 def check() -> None:
-    """Check every architecture, each in a process of its own, and write what is found."""
+    """Check every architecture, each in a process of its own; in a clone of the project, write what is found."""
     from closelook.lrp_core.verification.architectures import architectures, check_all
 
     found = []
@@ -75,4 +75,5 @@ def check() -> None:
         outcome = Outcome(checked.architecture.name, checked.architecture.head, checked.outcome)
         found.append(outcome)
         say(f"{outcome.name}: {outcome.reason or 'passes'}")
-    write(found)
+    if PAGE.exists():
+        write(found)

@@ -92,6 +92,15 @@ def test_the_foil_comes_from_the_paragraph_then_from_the_article_and_begins_diff
     assert [row["foil"] for row in rows] == ["Paris", "Paris", "9th century"]
 
 
+def test_a_broken_paragraph_costs_no_other(tmp_path):
+    whole = {"context": CONTEXT, "qas": [WHO, question("When?", "911")]}
+    content = json.dumps({"data": [{"title": "A", "paragraphs": [{"qas": []}, whole]}]})
+    _, rows = read(tmp_path, "squad", content)
+    broken = [row["where"] for row in rows if is_reject(row)]
+    assert broken == ["data.json:data[0].paragraphs[0]"]
+    assert len(rows) == 3
+
+
 def test_a_question_whose_article_has_no_other_answer_is_rejected(tmp_path):
     lonely = {"title": "B", "paragraphs": [{"context": CONTEXT, "qas": [WHO]}]}
     content = json.dumps({"data": [*SQUAD["data"], lonely]})

@@ -3,6 +3,7 @@
 from closelook.jobs.commands.listings import architectures
 from closelook.jobs.commands.listings.architectures import END, PAGE, START, outcomes, page_table
 from closelook.jobs.commands.listings.documents import rewritten
+from closelook.lrp_core.families.generic import UNSOUND
 
 
 def test_the_page_is_what_the_list_says():
@@ -21,3 +22,8 @@ def test_passing_architectures_are_printed_by_head(capsys):
     assert "GPT2LMHeadModel" in printed
     for head in architectures.HEADS:
         assert f"{head}: " in printed
+
+
+def test_architectures_whose_relevance_does_not_sum_are_those_that_methods_refuse():
+    found = {each.name for each in outcomes() if "sum by" in each.reason and "sum by inf" not in each.reason}
+    assert found == UNSOUND

@@ -109,7 +109,7 @@ def test_a_config_for_ones_own_model_and_data_says_what_applies(closelook, tmp_p
         (["new.yaml", "--model", "demo/gpt2", "--data", "bad.jsonl"], "holds no sample (bad.jsonl:2: not JSON"),
         (["new.yaml", "--model", "demo/gpt2", "--data", "list.jsonl"], "list.jsonl:1: not a JSON object"),
         (["new.yaml", "--model", "demo/gpt2", "--data", "empty.csv"], "empty.csv holds no sample: give JSON Lines"),
-        (["new.yaml", "--model", "demo/gpt2", "--data", "gone.jsonl"], "gone.jsonl cannot be read: [Errno 2]"),
+        (["new.yaml", "--model", "demo/gpt2", "--data", "gone.jsonl"], "cannot read gone.jsonl: No such file"),
         (["new.yaml", "--model", "demo/bert-sentiment", "--data", "words.jsonl"], "predicts a label, but the samples"),
         (
             ["new.yaml", "--model", "demo/bert-sentiment", "--data", "other.csv"],

@@ -187,6 +187,20 @@ def test_words_and_positions_are_roots_however_they_are_looked_up(spelling):
     assert (result.full - result.partial).abs().max() > 0.01
 
 
+def test_a_second_table_of_the_same_tokens_is_a_root_if_a_model_copies_their_ids():
+    """As Gemma 3n's embeddings of every layer, for which ids outside of the table are replaced."""
+
+    def twice(ids_of):
+        return lambda model, ids: model.words(ids) * 2 + F.embedding(ids_of(ids), model.table)
+
+    found, expected = (
+        explained(lambda x, w: torch.tanh(x), [LRP], positions=twice(ids_of)).relevance[LRP]
+        for ids_of in (lambda ids: torch.where(ids < 8, ids, 0), lambda ids: ids)
+    )
+    assert found.keys() == expected.keys() == {"input_ids"}
+    torch.testing.assert_close(found["input_ids"].full, expected["input_ids"].full, rtol=0, atol=1e-12)
+
+
 def one_hot(model, ids):
     return F.one_hot(ids, 8).double() @ model.words.weight
 

@@ -22,6 +22,8 @@ from closelook.lrp_core.interventions.tokens import tokens_removed
 from closelook.lrp_core.opening.model import view_of
 from closelook.lrp_core.readers.predictions import with_predictions
 from closelook.lrp_core.readers.readout import over_vocabulary
+from closelook.lrp_core.verification.architectures import architectures
+from closelook.lrp_core.verification.architectures import tiny_model as tiny_architecture
 from tests.asked import CLOSE, close, explain
 from tests.oracles import methods as oracles
 from tests.tiny import ragged_rows, tiny_model
@@ -342,3 +344,12 @@ def test_a_head_that_predicts_neither_tokens_nor_labels_is_refused_by_name():
     classes = "RemBertForMaskedLM or RemBertForCausalLM or RemBertForSequenceClassification"
     with pytest.raises(UnsupportedModel, match=f"RemBertForTokenClassification predicts neither .*: give a {classes}"):
         view_of(model, "generic")
+
+
+def test_a_class_in_which_rules_lose_relevance_has_gradients_alone():
+    [kimi] = [each for each in architectures(["causal"]) if each.name == "KimiLinearForCausalLM"]
+    view = view_of(tiny_architecture(kimi))
+    batch = Batch.collate(ragged_rows(view, lengths=(6, 4)), 0)
+    assert METHODS["gradient_x_input"](view, batch).tokens.abs().max() > 0
+    with pytest.raises(UnsupportedModel, match="rules lose relevance in KimiLinearForCausalLM"):
+        METHODS["lrp"](view, batch)
