@@ -107,7 +107,7 @@ class Roots:
         return None
 
     def _may_be_positions(self, indices: Tensor, stream: str) -> bool:
-        """True for indices that equal ids of the batch, but may be its positions: from 0, 1 or 2 on, each one higher."""
+        """True for indices that equal ids of the batch, but may be positions: from 0, 1 or 2 on, each one higher."""
         if self.ids[stream].data_ptr() == indices.data_ptr():
             return False
         return bool(indices.min() <= 2 and (indices.diff(dim=-1) <= 1).all())
