@@ -134,10 +134,8 @@ class Account:
 def cut_units(inputs: Inputs, rows: Sequence[int] | np.ndarray, token_budget: int, shard_rows: int) -> list[Unit]:
     """Units of whole batches of `rows` (indices into `inputs`), about `shard_rows` samples each, the longest first."""
     ascending = np.sort(np.asarray(rows, np.int32))
-    settings_key = hashlib.sha256(ascending.data).hexdigest(), token_budget, shard_rows
-    if settings_key not in inputs.cuts:  # many models ask for the same units
-        inputs.cuts[settings_key] = _cut_units(inputs, ascending, token_budget, shard_rows)
-    return inputs.cuts[settings_key]
+    name = "units", hashlib.sha256(ascending.data).hexdigest(), token_budget, shard_rows  # the same for many models
+    return inputs.kept(name, lambda: _cut_units(inputs, ascending, token_budget, shard_rows))
 
 
 def _cut_units(inputs: Inputs, rows: np.ndarray, token_budget: int, shard_rows: int) -> list[Unit]:

@@ -20,7 +20,6 @@ from typing import Any
 from closelook.jobs.cluster.executor import kept_hosts
 from closelook.jobs.config import RunConfig
 from closelook.jobs.plan.cells import make_plan
-from closelook.jobs.plan.known import Known
 from closelook.jobs.plan.node import Run
 from closelook.jobs.products.table import PRODUCTS
 from closelook.jobs.secrets import without_secrets
@@ -55,9 +54,7 @@ def run(config: RunConfig, store: Store, stages: Iterable[str] = STAGES) -> Iter
             stage = STAGES[name]
             if len(names) > 1 and stage.setting is not None and getattr(config, stage.setting) is None:
                 continue
-            summary = function_of(name)(config, store)
-            Known.of(store).save()
-            yield summary
+            yield function_of(name)(config, store)
             if is_asked(store):
                 return
 

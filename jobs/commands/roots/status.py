@@ -63,7 +63,7 @@ def status(config: RunConfig, store: Store) -> bool:
     """Print the states of all artifacts of the run, and remarks. Returns True if everything is complete."""
     ledger = Ledger(store)
     with ledger.listed_ahead():
-        plan = make_plan(config, store, trust_known=True, ledger=ledger)
+        plan = make_plan(config, store, ledger=ledger)
         artifacts = wanted_of(config, plan, ledger)
     cells, totals = [], dict[str, Counter[str]]()
     rows = collect(config, plan, ledger, artifacts)

@@ -59,7 +59,6 @@ def test_manifests_list_every_file_with_its_bytes_rows_and_hash(root):
         "logs/",
         "config.yaml",
         "format.json",
-        "known.json",
     )
     stored = {path for path in store.files("", "", recursive=True) if not path.startswith(unlisted)}
     assert listed.keys() == stored
