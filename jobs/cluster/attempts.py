@@ -22,15 +22,7 @@ from closelook.jobs.plan.checkpoints import ModelUnavailable
 from closelook.jobs.store import Store
 
 EXIT_CODE = 75  # EX_TEMPFAIL: Ray starts the worker again
-_BEGUN: set[Attempts] = set()  # the attempts that this process has begun and not ended
 _GIVEN_UP: dict[tuple[str, str, str], str] = {}  # by (root, run, folder of notes), why the model is not loaded again
-
-
-def excuse_all() -> None:
-    """Note that nothing is running in this process, so that no batch or row is blamed for its end."""
-    for attempts in list(_BEGUN):
-        with suppress(OSError, RuntimeError):  # the store may be gone too
-            attempts.rest()
 
 
 class Attempts:
@@ -53,7 +45,6 @@ class Attempts:
 
         Counts a death if the notes say that something was running.
         """
-        _BEGUN.add(self)
         with suppress(FileNotFoundError):  # the first attempt finds no notes
             before = json.loads(self._store.read_bytes(self._path))
             self._again = True
@@ -125,7 +116,6 @@ class Attempts:
 
     def clear(self) -> None:
         """Remove the notes: the unit is committed."""
-        _BEGUN.discard(self)
         self._store.delete(self._path)
 
     def deaths(self, name: str) -> int:

@@ -11,7 +11,6 @@ from closelook.evaluation.schema import SCORES, SCORES_SAMPLES, VIEW, SchemaMism
 from closelook.evaluation.scoring.metrics import METRICS, metric
 from closelook.evaluation.scoring.samples import VARIANT
 from closelook.evaluation.tasks import TASKS
-from closelook.jobs.cluster.reports import NOTICE, unit_in_hand
 from closelook.jobs.config import RunConfig
 from closelook.jobs.plan.node import Run
 from closelook.jobs.products import scores as scoring
@@ -225,10 +224,3 @@ def test_ray_tasks_give_the_scores_of_one_process(tmp_path, monkeypatch, local_r
     assert score_plan(CONFIG, plan, many).computed == 2
     for actual, expected in zip(scores(many), scores(single), strict=True):
         assert actual == expected | {"value": pytest.approx(expected["value"], rel=1e-6)}  # sums in another order
-
-
-@pytest.mark.ray
-def test_a_unit_of_the_driver_heeds_no_notice_and_logs_nothing(local_ray, caplog):
-    with unit_in_hand():
-        assert not NOTICE._heeding
-    assert not caplog.records
