@@ -215,7 +215,7 @@ def neurons(
 
 
 Neuron = Annotated[str, typer.Argument(help="LAYER.NEURON, or LAYER.EXPERT.NEURON in a mixture of experts.")]
-Corpus = Annotated[Path | None, typer.Option("--corpus", help="A file with one text per line.")]
+Corpus = Annotated[Path, typer.Option("--corpus", help="A file with one text per line.")]
 Passages = Annotated[int, typer.Option("--top", help="The number of passages.", min=0)]
 
 
@@ -223,26 +223,13 @@ Passages = Annotated[int, typer.Option("--top", help="The number of passages.", 
 def examples(
     neuron: Neuron,
     of: ModelOptions,
-    run: RunOptions,
-    corpus: Corpus = None,
+    corpus: Corpus,
     method: GradientMethod = "attnlrp",
     top: Passages = 10,
 ) -> None:
-    """Show the passages that activate a neuron most, coloured by the relevance of their tokens.
-
-    They are searched in a file with --corpus and --model, or read from a run with --root; --model then names one of
-    the run's models.
-    """
+    """Show the passages of a file that activate a neuron most, coloured by the relevance of their tokens."""
     from closelook.methods import parse_method
 
-    if corpus is None:
-        if run.config is None and run.root is None:
-            raise UserError("give --corpus FILE with --model M, or --root DIR of a run that read a corpus")
-        loaded, store = run.load(is_made=True)
-
-        from closelook.jobs.commands.examples import show_kept
-
-        return show_kept(loaded, store, neuron, method, of.model, top, of.device)
     of.check("corpus")
     parse_method(method)  # before the heavy imports: a mistyped name shows at once
 

@@ -53,14 +53,10 @@ def compute_plan(run: Run, stage: str) -> StageSummary:
     waiting: list[str] = []
     planned: dict[Node, None] = {}
     missing: dict[Node, None] = {}
-    nodes: list[Node] = []
-    before: tuple[Product, ...] = ()
     for products in _order(stage):
         if is_asked(run.store):
             break
-        if products != before:  # not for contexts again: their corpus stays the one that was read
-            nodes = [node for product in products for node in product.nodes(run)]
-        before = products
+        nodes = [node for product in products for node in product.nodes(run)]
         to_make = [node for node in nodes if not _is_made(run, node)]
         ready = {node: all(map(run.ledger.is_done, (*node.made_of, *node.needs))) for node in to_make}
         for node, is_ready in ready.items():

@@ -46,7 +46,7 @@ def test_broken_lines_are_counted_and_bad_input_is_one_line(closelook, model, tm
         assert len(err.splitlines()) == 1
     corpus.write_text("\n")
     assert "holds no text" in closelook("examples", "0.3", *asked)[2]
-    assert "give --corpus FILE with --model M, or --root DIR" in closelook("examples", "0.3", *asked[:2])[2]
+    assert "Missing option '--corpus'" in closelook("examples", "0.3", *asked[:2])[2]
     assert "no model is given to read the corpus" in closelook("examples", "0.3", *asked[2:])[2]
     of_images = closelook("examples", "0.3", "--model", "demo/vit", *asked[2:])[2]
     assert of_images == "error: demo/vit reads images: `closelook examples` reads texts\n"

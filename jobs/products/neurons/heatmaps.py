@@ -182,5 +182,5 @@ HEATMAPS = Product(
     compute=compute,
     combine=combine,
     close=partial(close, entries_of=_entries),
-    turns=(2,),
+    turns=(1,),
 )

@@ -7,7 +7,7 @@ import pytest
 from closelook.jobs.config import RunConfig
 from closelook.jobs.secrets import without_secrets
 from closelook.jobs.stages.record import StageSummary
-from closelook.jobs.stages.run import JSON, recorded
+from closelook.jobs.stages.run import recorded
 from closelook.jobs.store import Store
 from closelook.jobs.store.files import StoreError
 from closelook.lrp_core.records.types import UserError
@@ -22,7 +22,7 @@ def config(store):
 
 
 def records(store):
-    return [json.loads(store.read_bytes(path)) for path in store.files("runs", ".json") if path != JSON]
+    return [json.loads(store.read_bytes(path)) for path in store.files("runs", ".json")]
 
 
 def end_by(error, store, config, *summaries):
