@@ -144,9 +144,8 @@ class Recorder:
 
     def unit(self, pool: str, model: str, report: Report) -> None:
         """Log a worker's report of a unit."""
-        seconds = {f"{kind}_s": spent for kind, spent in report.seconds.items()}
-        names = ("unit", "rows", "tokens", "rejects", "explained", "splits", "worker", "error", "fatal")
-        done = {name: getattr(report, name) for name in names} | {"wall_s": sum(seconds.values()), **seconds}
+        names = ("unit", "rows", "tokens", "rejects", "explained", "splits", "worker", "error", "fatal", "wall_s")
+        done = {name: getattr(report, name) for name in names}
         self._line({"event": "unit", "pool": pool, "model": model, **done})
 
     def end(self, pool: str, errors: Sequence[str]) -> None:

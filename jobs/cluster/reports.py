@@ -16,7 +16,6 @@ from closelook.jobs.plan.units import Account
 from closelook.jobs.secrets import without_secrets
 from closelook.jobs.store import Artifact
 from closelook.jobs.store.retry import StillUnavailable, one_line
-from closelook.jobs.store.spent import KINDS, unit_timed
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Report:
     fatal: bool = False  # True if the error concerns every unit
     accounts: Mapping[str, Account] = field(default_factory=dict)  # of the shards that were written, by path
     failed: Mapping[Artifact, str] = field(default_factory=dict)  # nodes without a shard, each with the reason
-    seconds: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))  # by kind of work
+    wall_s: float = 0.0  # of computing it, which of a first unit includes to load the model
     worker: str = field(default_factory=lambda: f"{node_id()}/{os.getpid()}")  # Ray's id of the node, and the process
 
     def to_table(self) -> pa.Table:
@@ -53,14 +52,13 @@ def reported(report: Report, commit: Callable[[], dict[str, Any]]) -> Report:
     device ends the process.
     """
     unit = report.unit
-    with unit_timed() as seconds:
-        try:
-            report = replace(report, **commit())
-        except StillUnavailable as error:  # perhaps only this node cannot reach the store: the others go on
-            report = replace(report, error=f"{unit}: {one_line(error)}")
-        except (ModelUnavailable, OSError) as error:
-            report = replace(report, error=one_line(error), fatal=True)
-        except Exception as error:
-            end_with_device(error)
-            report = replace(report, error=f"{unit}: {type(error).__name__}: {one_line(error)}")
-    return replace(report, error=without_secrets(report.error), seconds=seconds)
+    try:
+        report = replace(report, **commit())
+    except StillUnavailable as error:  # perhaps only this node cannot reach the store: the others go on
+        report = replace(report, error=f"{unit}: {one_line(error)}")
+    except (ModelUnavailable, OSError) as error:
+        report = replace(report, error=one_line(error), fatal=True)
+    except Exception as error:
+        end_with_device(error)
+        report = replace(report, error=f"{unit}: {type(error).__name__}: {one_line(error)}")
+    return replace(report, error=without_secrets(report.error))

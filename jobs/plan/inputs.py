@@ -6,7 +6,7 @@ They are read once, to plan and to give workers the samples of each unit.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
@@ -176,32 +176,29 @@ class Inputs:
 def read_inputs(ledger: Ledger, tokenizer: str, task: str) -> Inputs | None:
     """The inputs of a task; None if it is not wholly prepared for this tokenizer by this version of closelook.
 
-    Raises StoreError if the files differ from those that the manifest lists, or hold other rows.
+    Raises Damaged if the files differ from those that the manifest lists.
     """
     views = views_of(tokenizer, task)
     record = ledger.latest(views)
     if record is None or not is_complete(record):
         return None
-    stamps = ledger.whole(views)
+    paths = tuple(ledger.files_at(views))
     try:
         return ledger.store.kept(
-            ("inputs", tokenizer, task),
-            (stamps, record.get("rows"), record.get("hashes")),
-            lambda: _read(ledger, tokenizer, task, stamps),
+            ("inputs", tokenizer, task), record["files"], lambda: _read(ledger.store, tokenizer, task, paths)
         )
     except SchemaMismatch:
         return None  # prepare makes them again
 
 
-def _read(ledger: Ledger, tokenizer: str, task: str, paths: Iterable[str]) -> Inputs:
+def _read(store: Store, tokenizer: str, task: str, paths: tuple[str, ...]) -> Inputs:
     """The inputs in the files `paths`."""
-    files, store = tuple(paths), ledger.store
-    of_answers = store.has_column(files[0], "answer_ids")
+    of_answers = store.has_column(paths[0], "answer_ids")
     schema = ANSWER_VIEW if of_answers else VIEW
     columns = [*(_OF_UNITS if of_answers else UNIT_COLUMNS), "length"]
-    tables = list(ledger.read_whole(views_of(tokenizer, task), files, schema, columns))
-    counts = tuple(table.num_rows for table in tables) if store.has_values(files[0], PIXELS) else ()
-    return Inputs(tokenizer, task, pa.concat_tables(tables), files, counts)
+    tables = list(store.read_each(paths, schema, columns))
+    counts = tuple(table.num_rows for table in tables) if store.has_values(paths[0], PIXELS) else ()
+    return Inputs(tokenizer, task, pa.concat_tables(tables), paths, counts)
 
 
 def with_token_types(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:

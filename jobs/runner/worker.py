@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,6 @@ from closelook.jobs.products.table import PRODUCTS, is_of_package
 from closelook.jobs.store import Artifact, Store
 from closelook.jobs.store.lock import is_asked
 from closelook.jobs.store.retry import retried
-from closelook.jobs.store.spent import COMMIT, WAIT, spending
 from closelook.lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
@@ -157,16 +156,17 @@ class Worker:
             raise UserError(f"no package on this machine has the product {task.product}: ship its wheel with the job")
         attempts = Attempts(self._store, task.title, self._options.max_attempts, self._options.run)
         opened = Opened(self._store, self._options, attempts, self._model, token_budget=task.token_budget)
-        with self._free_device():
+        with self._device:
+            start = time.perf_counter()
             names, outcomes = self._computed(product, opened, task, rows)
-        with spending(COMMIT):
-            unit = _Unit(product, opened, names)
-            failed, accounts, splits = retried(partial(self._commit, unit, outcomes))
+            wall_s = time.perf_counter() - start
+        unit = _Unit(product, opened, names)
+        failed, accounts, splits = retried(partial(self._commit, unit, outcomes))
         attempts.clear()
         explained = {task.methods[path]: account.explained for path, account in accounts.items()}
         by_part = [{reject["sample_id"] for reject in account.rejects} for account in accounts.values()]
         rejected = set.intersection(*by_part) if by_part else ()  # the samples that every part rejects
-        counts = {"rejects": len(rejected), "explained": explained, "splits": splits}
+        counts = {"rejects": len(rejected), "explained": explained, "splits": splits, "wall_s": wall_s}
         return {"accounts": accounts, "failed": failed, **counts}
 
     def _computed(
@@ -195,16 +195,6 @@ class Worker:
                 at_fault = [node for node in nodes if node.method in error.methods] or nodes
                 self._failed |= dict.fromkeys(at_fault, NodeFailed(str(error)))
                 self._view = opened.loaded = None
-
-    @contextmanager
-    def _free_device(self) -> Iterator[None]:
-        """Wait for the device, which belongs to this thread inside."""
-        with spending(WAIT):
-            self._device.acquire()
-        try:
-            yield
-        finally:
-            self._device.release()
 
     def _loaded(self, dtype: str) -> ModelView:
         """The model in this precision. Only one model is kept in memory at a time."""

@@ -77,7 +77,7 @@ def seconds_a_row(store: Store) -> Rates:
             product = line["unit"].partition(".")[0]
             task, dtype, _ = line["unit"].removeprefix(f"{product}.{line['model']}.").rsplit(".", 2)
             for key in ((product, line["model"], task, dtype), (product, line["model"])):
-                seconds[key] += line["compute_s"]
+                seconds[key] += line["wall_s"]
                 rows[key] += line["rows"] * max(1, len(line["explained"]))  # a row of each artifact of the unit
     return {key: seconds[key] / rows[key] for key in rows}
 

@@ -102,10 +102,8 @@ def source(run: Run, node: ContextsNode) -> CorpusReader:
 
 
 def _missing(run: Run, node: ContextsNode) -> bool:
-    """True if the shard of a unit of texts is missing, or was written under another key or for another unit."""
-    parts = node.parts
-    origins = run.store.at_once(run.store.origin, [part.paths[0] for part in parts])
-    return origins != [part.origin for part in parts]
+    """True if the shard of a unit of texts is missing."""
+    return not {part.paths[0] for part in node.parts} <= set(run.ledger.begun(node.artifact))
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
@@ -179,7 +177,7 @@ def _enter(run: Run, node: ContextsNode) -> None:
     }
     run.ledger.commit(artifact, record, files=files)
     for path in chain(*parts):
-        store.delete(path)
+        run.ledger.remove(path)
 
 
 def layer_name(layer: int) -> str:

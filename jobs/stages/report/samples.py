@@ -60,7 +60,7 @@ def explorer(run: Run, results: Results) -> Iterator[Entry]:
                 explained.append(_Explained(ledger, results, model, task, chosen, maps, labels, curves))
         for start in range(0, len(chosen), AT_ONCE):
             some = chosen[start : start + AT_ONCE]
-            generic = rows_by_id(run.store, ledger.whole(samples_of(task)), GENERIC, some)
+            generic = rows_by_id(run.store, ledger.files_at(samples_of(task)), GENERIC, some)
             entries = [entry for explained_model in explained for entry in explained_model.entries(some, generic)]
             order = {name: at for at, name in enumerate(some)}
             yield from sorted(entries, key=lambda entry: order[entry["sample_id"]])
@@ -85,7 +85,7 @@ def one_sample(run: Run, results: Results) -> Entry | None:
     common = set.intersection(*(set(table["sample_id"].to_pylist()) for table in samples))
     right = dict(zip(samples[0]["sample_id"].to_pylist(), samples[0]["correct"].to_pylist(), strict=True))
     chosen = sorted(common, key=lambda name: (not right[name], name))[:1]
-    generic = rows_by_id(run.store, run.ledger.whole(samples_of(task)), GENERIC, chosen)
+    generic = rows_by_id(run.store, run.ledger.files_at(samples_of(task)), GENERIC, chosen)
     cells = relevance_artifacts(run.plan)
     maps = {key.method: cells[key] for key in keys}
     entries = _Explained(run.ledger, results, model, task, chosen, maps, {}, {}).entries(chosen, generic)

@@ -5,15 +5,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
-import pytest
-
 from closelook.jobs.cluster import recorder as module
 from closelook.jobs.cluster.recorder import Recorder
 from closelook.jobs.cluster.reports import Report, reported
 from closelook.jobs.products.explaining import Explainer
 from closelook.jobs.runner import driver as stage
 from closelook.jobs.runner.worker import Worker
-from closelook.jobs.store.spent import KINDS, spending, unit_timed
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.stages import attribute
 
@@ -61,10 +58,8 @@ def test_a_stage_leaves_a_line_for_every_unit(tmp_path, model, inline, monkeypat
     assert (begun["model"], begun["units"], begun["stage"]) == (model.name, len(units), "attribute")
     assert sum(line["rows"] for line in units) == 24
     for line in units:
-        assert line["wall_s"] == pytest.approx(sum(line[f"{kind}_s"] for kind in KINDS), abs=1e-3)
         assert {"unit", "tokens", "rejects", "splits", "worker"} <= set(line)
-    assert units[0]["load_s"] > 0
-    assert min(units[0]["compute_s"], units[0]["commit_s"]) > 0
+    assert units[0]["wall_s"] > 0
     assert [bool(line["error"]) for line in units] == [index == 1 for index in range(len(units))]
     assert units[1]["error"] in ended["errors"]
     assert "[HF_TOKEN]" in units[1]["error"]
@@ -82,9 +77,7 @@ def test_units_cost_no_request_of_their_own(store, monkeypatch):
     with Recorder(store, "attribute") as recorder:
         for _ in range(1000):
             now[0] += 0.3  # five minutes in all
-            recorder.unit(
-                "gpt2 float64", "gpt2", report_of(rows=2, tokens=7, seconds=dict.fromkeys(KINDS, 0.0) | {"commit": 0.5})
-            )
+            recorder.unit("gpt2 float64", "gpt2", report_of(rows=2, tokens=7))
     assert len(written) == len(set(written)) == 3
 
 
@@ -118,31 +111,3 @@ def test_secrets_are_in_no_line_and_no_report(store, monkeypatch):
         recorder.end("gpt2", [f"denied to {SECRET}"])
     unit, end = lines_of(store)
     assert unit["error"] == end["errors"][0] == "denied to [AWS_SECRET_ACCESS_KEY]"
-
-
-def test_seconds_count_for_the_innermost_part():
-    def busy(seconds):
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            pass
-
-    with unit_timed():
-        pass  # what this thread read before
-    start = time.perf_counter()
-    with spending("read"):  # the samples of the unit, before it begins
-        busy(0.002)
-    with unit_timed() as seconds:
-        busy(0.004)
-        with spending("commit"):
-            busy(0.008)
-            with spending("read"):
-                busy(0.001)
-    whole = time.perf_counter() - start
-    assert sum(seconds.values()) <= whole, "no second counts twice"
-    assert seconds["read"] >= 0.003
-    assert seconds["compute"] >= 0.004
-    assert seconds["commit"] >= 0.008
-    assert seconds["load"] == seconds["wait"] == 0
-    with unit_timed() as after:
-        pass
-    assert after["read"] == after["commit"] == 0, "each unit has its own"

@@ -57,8 +57,8 @@ def log(store, *units):
     for unit, rows, methods, seconds in units:
         explained = dict.fromkeys(methods, rows)
         line = {"event": "unit", "model": "a.b", "unit": unit, "rows": rows, "explained": explained}
-        lines.append(line | {"error": "", "compute_s": seconds})
-    lines.append(lines[-1] | {"error": "out of memory", "compute_s": 99.0})
+        lines.append(line | {"error": "", "wall_s": seconds})
+    lines.append(lines[-1] | {"error": "out of memory", "wall_s": 99.0})
     store.write_bytes("logs/1/00000.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
 
 
@@ -87,7 +87,7 @@ def test_a_plan_counts_what_is_missing_and_knows_no_time_before_a_unit_was_timed
     assert "3 artifacts, 3 missing, device time unknown" in shown
     assert "run a few samples first" in shown
     name = "relevance.gpt2.sva.float32.00000-x"
-    line = {"event": "unit", "model": "gpt2", "unit": name, "rows": 6, "explained": {}, "error": "", "compute_s": 30.0}
+    line = {"event": "unit", "model": "gpt2", "unit": name, "rows": 6, "explained": {}, "error": "", "wall_s": 30.0}
     store.write_bytes("logs/1/00000.jsonl", json.dumps(line).encode())
     show(config, store)
     assert "3 artifacts, 3 missing, device time 3.0 min" in capsys.readouterr().out

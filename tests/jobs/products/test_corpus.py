@@ -225,7 +225,7 @@ def test_a_killed_process_changes_no_byte_and_what_it_committed_is_not_read_agai
         process.join()
     store.delete("lock.json")
     ledger, artifact = Ledger(store), cell_of(config, store)
-    assert (ledger.state(artifact), len(ledger.shards(artifact))) == ("partial", 2)
+    assert (ledger.state(artifact), len(ledger.begun(artifact))) == ("partial", 2)
     indices = []
     inline.before_unit = indices.append
     assert neurons(config, store).computed == 1
@@ -241,7 +241,7 @@ def test_status_and_gc_know_contexts(tmp_path, model, corpus, inline):
     before = cell_of(config, store)
     for states in ({"missing": 1}, {"done": 1}):
         plan, ledger = make_plan(config, store), Ledger(store)
-        row = collect(config, plan, ledger)["gpt2", "corpus", "float32", "contexts"]
+        row = collect(Run(config, plan, ledger))["gpt2", "corpus", "float32", "contexts"]
         assert (row.states, row.samples) == (states, 42)
         neurons(config, store)
     assert cell_of(config_for(tmp_path / "root", model, corpus, name="other"), store).key == before.key
