@@ -1,16 +1,14 @@
 """Worker slots: how many workers of a model fit on a cluster, and on which of its nodes, by labels.
 
-The driver itself counts slots and chooses the nodes of workers. Where nodes come and go, it looks again and again:
-workers that lost their node get a slot on another node before works that wait.
+The driver itself counts slots and chooses the nodes of workers.
 """
 
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from closelook.jobs.config import ModelConfig, RunConfig
 
@@ -113,18 +111,14 @@ class Slots:
         nodes: Sequence[Node],
         ids: Sequence[str] = (),
         precisions: Iterable[Needs] = (),
-        look: Callable[[], Mapping[str, Node]] | None = None,
     ) -> None:
         """`ids` are Ray's ids of the nodes; empty if the cluster has yet to start them.
 
         `precisions` are the labels that each precision of the run needs: nodes that suit many precisions are used last.
-        `look` returns the nodes that are alive, by id; None: nodes never change.
         """
         self._nodes, self._ids = [(known(labels), size) for labels, size in nodes], list(ids)
-        self._at_first = len(nodes)
-        self._precisions, self._look = list(precisions), look
+        self._precisions = list(precisions)
         self._free = [size for _, size in nodes]
-        self._taken: list[tuple[Share, list[int]]] = []  # for each pool, the node (index) of each of its workers
         self._lock = threading.Lock()
 
     def room(self, share: Share) -> int:
@@ -144,49 +138,13 @@ class Slots:
                 return None
             for node in taken:
                 self._free[node] -= share.size
-            self._taken.append((share, taken))
             return taken
-
-    def refresh(self) -> None:
-        """Look which nodes are alive. Workers whose node is lost get slots on other nodes, where Ray restarts them.
-
-        A worker that fits on no node waits for the next node that comes.
-        """
-        if self._look is None:
-            return
-        present = self._look()
-        with self._lock:
-            for node, name in enumerate(self._ids):
-                if name not in present and self._nodes[node][1]:
-                    self._nodes[node], self._free[node] = (self._nodes[node][0], 0.0), 0.0
-            for name in present.keys() - set(self._ids):
-                labels, size = present[name]
-                self._ids.append(name)
-                self._nodes.append((known(labels), size))
-                self._free.append(size)
-            for share, taken in self._taken:
-                for worker, node in enumerate(taken):
-                    other = None if self._nodes[node][1] else self._next(share)
-                    if other is not None:
-                        taken[worker] = other
-                        self._free[other] -= share.size
-
-    def _next(self, share: Share) -> int | None:
-        """The preferred node on which one more worker fits; None if there is none."""
-        return next((node for node in self.able(share) if _fitting(self._free[node], share.size)), None)
 
     def able(self, share: Share) -> list[int]:
         """The nodes (indices) whose labels suit a share, preferred ones first.
 
-        Preferred are nodes that have all its labels, then those that suit fewer precisions. A node without one of the
-        labels is trusted to suit if it was there from the start, but not if it came later: Ray finds it by its labels.
+        Preferred are nodes that have all its labels, then those that suit fewer precisions.
         """
-
-        def does(node: int) -> bool:
-            """True if the node suits the share."""
-            labels = self._nodes[node][0]
-            is_said = node < self._at_first or all(key in labels for key, _ in share.labels)
-            return is_said and matches(labels, share.labels)
 
         def order(node: int) -> tuple[int, int]:
             """(how many of the share's labels the node lacks, how many precisions it suits), the lower the better."""
@@ -194,24 +152,22 @@ class Slots:
             unsaid = sum(key not in labels for key, _ in share.labels)
             return unsaid, sum(matches(labels, needs) for needs in self._precisions)
 
-        return sorted(filter(does, range(len(self._nodes))), key=order)
+        able = (node for node, (labels, _) in enumerate(self._nodes) if matches(labels, share.labels))
+        return sorted(able, key=order)
 
     def placed(self, share: Share, taken: Sequence[int]) -> Share:
-        """`share` with the ids of the nodes `taken` by a pool, and of all suitable nodes that are alive."""
+        """`share` with the ids of the nodes `taken` by a pool, and of all suitable nodes."""
         share = replace(share, workers=len(taken))
         if not self._ids:
             return share
-        matching = sorted(node for node in self.able(share) if self._nodes[node][1])
-        nodes, others = (tuple(self._ids[node] for node in dict.fromkeys(slots)) for slots in (taken, matching))
+        nodes, others = (tuple(self._ids[at] for at in dict.fromkeys(of)) for of in (taken, sorted(self.able(share))))
         return replace(share, nodes=nodes, others=others)
 
     def give_back(self, share: Share, taken: Sequence[int]) -> None:
         """Free the slots of a pool that has ended; `taken` is its list from `take`."""
         with self._lock:
-            self._taken = [pool for pool in self._taken if pool[1] is not taken]
             for node in taken:
-                if self._nodes[node][1]:  # 0 if the node is lost
-                    self._free[node] += share.size
+                self._free[node] += share.size
 
 
 def cluster_slots(config: RunConfig, on_gpu: bool) -> Slots:
@@ -220,9 +176,8 @@ def cluster_slots(config: RunConfig, on_gpu: bool) -> Slots:
     if config.ray.nodes is not None:
         kinds = [(nodes.labels, nodes.gpus if on_gpu else nodes.cpus, nodes.count) for nodes in config.ray.nodes]
         return Slots([(labels, size) for labels, size, count in kinds for _ in range(count)], (), precisions)
-    look = partial(nodes_alive, "GPU" if on_gpu else "CPU")
-    nodes = look()
-    return Slots(list(nodes.values()), list(nodes), precisions, look)
+    nodes = nodes_alive("GPU" if on_gpu else "CPU")
+    return Slots(list(nodes.values()), list(nodes), precisions)
 
 
 def nodes_alive(kind: str) -> dict[str, Node]:

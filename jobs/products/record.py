@@ -38,10 +38,6 @@ class NodeFailed(RuntimeError):
     """A node cannot be computed on this model, whatever the samples; the message names the error."""
 
 
-class Exited(RuntimeError):
-    """Code of a package raised an exception that would end the process, such as SystemExit; the message names it."""
-
-
 @dataclass(frozen=True)
 class Made:
     """The result of one part of a unit: the table of its shard, and rejects for the samples without rows in it."""

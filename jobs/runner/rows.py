@@ -14,7 +14,7 @@ import torch
 
 from closelook.jobs.cluster.attempts import end_with_device
 from closelook.jobs.plan.node import Node, Part
-from closelook.jobs.products.record import Exited, NodeFailed, Opened, Product, Reject, Row
+from closelook.jobs.products.record import NodeFailed, Opened, Product, Reject, Row
 from closelook.jobs.products.unaltered import ModelAltered
 from closelook.jobs.secrets import without_secrets
 from closelook.jobs.store import Artifact
@@ -203,8 +203,6 @@ class _Batches:
                 raise NodeFailed(" ".join(str(error).split())) from error
             if isinstance(error, PROGRAMMING_ERRORS):
                 raise NodeFailed(f"{describe(error)}{_of_samples(rows)}") from error
-            if isinstance(error, Exited) and len(rows) == 1:  # in larger batches, search for the row
-                raise NodeFailed(f"{without_secrets(str(error))[:300]}{_of_samples(rows)}") from error
             return Reject(first, "model_error", describe(error))
 
 

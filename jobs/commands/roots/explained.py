@@ -65,11 +65,6 @@ class Output:
             if path.exists():
                 raise UserError(f"{path} exists already: name another file or remove it")
 
-    @property
-    def unexplained(self) -> Path:
-        """The list of rows without an explanation, which exists only if there are any."""
-        return self.path.with_suffix(".unexplained.csv")
-
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:

@@ -8,16 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from closelook.jobs.cluster import recorder, scheduler
-from closelook.jobs.cluster import slots as slots_of
 from closelook.jobs.cluster.pools import LOCAL_SETTINGS, SETTINGS
 from closelook.jobs.cluster.slots import Share, Slots, share_of
 from closelook.jobs.config import RunConfig
 from closelook.jobs.plan.cells import make_plan
 from closelook.jobs.runner import driver as stage
 from closelook.jobs.runner.worker import Worker
-from closelook.jobs.store import Store
-from tests.jobs.inline import without_ray
 from tests.jobs.small import config_of, prepared, relevance_of, rows_of
 from tests.patience import wait_for
 from tests.stages import attribute
@@ -137,71 +133,6 @@ def logged(root, event):
     """The log's lines of an event."""
     lines = [json.loads(line) for path in root.glob("logs/*/[0-9]*.jsonl") for line in path.read_text().splitlines()]
     return [line for line in lines if line["event"] == event]
-
-
-@pytest.mark.nightly  # a minute of nodes that come and go; `Slots` is tested by day
-@pytest.mark.ray
-def test_pools_grow_as_nodes_come_and_outlive_those_that_go(cluster, tmp_path, model, monkeypatch):
-    """Ray counts GPUs where there are none: models run on the CPU."""
-    many = {
-        "shard_rows": 1,
-        "token_budget": 12,
-        "models": [{"name": "grows", "id": str(model), "gpus": 1, "workers": [1, 3]}],
-    }
-    undisturbed = config_of(tmp_path / "undisturbed", **many)
-    with without_ray():
-        assert attribute(undisturbed, prepared(undisturbed, MANY)).complete
-    monkeypatch.setattr(stage, "Worker", Hurried)
-    monkeypatch.setattr(scheduler, "LOOK_S", 0.5)
-    monkeypatch.setattr(recorder, "LOG_EVERY_S", 0.0)
-    config = config_of(tmp_path / "root", **many)
-    root, store = tmp_path / "root", prepared(config, MANY)
-    nodes = [cluster.add_node(num_cpus=1, num_gpus=1)]
-    cluster.wait_for_nodes()
-    done = []
-    run = threading.Thread(target=lambda: done.append(attribute(config, store)))
-    run.start()
-    wait_for(lambda: logged(root, "unit"))
-    nodes.append(cluster.add_node(num_cpus=1, num_gpus=1))
-    used = lambda: {line["worker"] for line in logged(root, "unit") if line["pool"] == "grows"}  # noqa: E731
-    wait_for(lambda: len(used()) == 2)
-    lost = nodes.pop(0)
-    cluster.remove_node(lost, allow_graceful=False)
-    before = len(logged(root, "unit"))
-    wait_for(lambda: lost.node_id not in slots_of.nodes_alive("GPU") and len(logged(root, "unit")) >= before + 4)
-    nodes.append(cluster.add_node(num_cpus=1, num_gpus=1))
-    wait_for(lambda: len({worker.partition("/")[0] for worker in used()}) == 3)
-    (tmp_path / "hurry").touch()
-    run.join(240)
-    for node in nodes:
-        cluster.remove_node(node)
-    (summary,) = done
-    assert summary.complete, summary.failures
-    assert relevance_of(config, store) == relevance_of(undisturbed, Store(undisturbed.root))
-
-
-def test_works_start_where_workers_fit_after_those_that_lost_their_nodes():
-    anywhere, zoned = Share(1, 0), Share(1, 0, (("zone", "b"),))
-    nodes = {"a": ({}, 2.0), "b": ({"zone": "b"}, 1.0)}
-    slots = Slots(list(nodes.values()), list(nodes), look=lambda: nodes)
-    first, second = slots.take(anywhere, 1, 2), slots.take(zoned, 1, 1)
-    assert (first, second) == ([0, 0], [1])
-    assert slots.take(anywhere, 1, 1) is None, "no room"
-    del nodes["b"]
-    nodes |= {"c": ({"zone": "c"}, 1.0), "d": ({}, 1.0)}
-    slots.refresh()
-    assert second == [1], "its worker waits for a node of its zone"
-    third = slots.take(anywhere, 1, 1)
-    assert third is not None
-    assert slots.take(zoned, 1, 1) is None, "a node that came later must say where it is"
-    nodes["e"] = ({"zone": "b"}, 1.0)
-    slots.refresh()
-    assert [slots._ids[node] for node in second] == ["e"]
-    assert slots.take(zoned, 1, 1) is None, "the node is the worker's that lost its own"
-    for share, taken in ((zoned, second), (anywhere, first), (anywhere, third)):
-        slots.give_back(share, taken)
-    assert slots.room(anywhere) == 5
-    assert len(slots.take(anywhere, 1, 9)) == 5, "what was taken on nodes that went is given back to none"
 
 
 def test_workers_are_packed_by_node():
