@@ -20,4 +20,5 @@ def clusters_of(ledger: Ledger, task: str) -> dict[str, str]:
         table = table.filter(pc.field("cluster").is_valid())
         return dict(zip(table["sample_id"].to_pylist(), table["cluster"].to_pylist(), strict=True))
 
-    return ledger.store.kept(("clusters", task), shards, read) if shards else {}
+    record = ledger.latest(samples_of(task)) or {}
+    return ledger.store.kept(("clusters", task), record["files"], read) if shards else {}
