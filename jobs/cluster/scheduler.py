@@ -39,7 +39,7 @@ def run_all(
         slots = executor.slots(config, on_gpu)
         fitting = []
         for work in todo:
-            share = share_of(work.model, on_gpu, config.ray.needs(work.dtypes))
+            share = share_of(work.model, on_gpu)
             if slots.room(share) >= _fewest(work):
                 fitting.append(work)
             else:
@@ -112,7 +112,7 @@ class _Run:
         Its thread puts two events: (name, None) once its workers are gone, and (name, failures) once it has ended.
         """
         for work in waiting:
-            share = share_of(work.model, self.on_gpu, self.config.ray.needs(work.dtypes))
+            share = share_of(work.model, self.on_gpu)
             most = min(work.model.workers[1], work.units)
             taken = self.slots.take(share, work.model.workers[0], most)
             if taken is not None:

@@ -82,7 +82,7 @@ def explain_file(
 
 
 def _texts(file: str, columns: Mapping[str, str]) -> list[dict[str, str]]:
-    """The known columns of each row that are not empty; a row without an id gets its number.
+    """The known columns of each row that are not empty, and its text; a row without an id gets its number.
 
     Raises UserError if no row has a text.
     """
@@ -92,7 +92,7 @@ def _texts(file: str, columns: Mapping[str, str]) -> list[dict[str, str]]:
             row = renamed(record, columns)
             known = {} if not isinstance(row, Mapping) else {name: row.get(name) for name in COLUMNS}
             filled = {name: str(value) for name, value in known.items() if value not in (None, "")}
-            rows.append({ID: str(number), **filled})
+            rows.append({ID: str(number), "text": "", **filled})
     if not any(row.get("text", "").strip() for row in rows):
         advice = "name its column with --column text=NAME, or add a first line with the names of columns"
         raise UserError(f"no row of {file} holds a text: {advice}")

@@ -128,7 +128,6 @@ class Account:
     rejects: list[dict[str, Any]]  # rows of REJECT
     facts: dict[str, Any] = field(default_factory=dict)  # further entries of the manifest
     files: dict[str, Written] = field(default_factory=dict)  # by path: the shard, and what belongs to it
-    batches_by_row: int = 0  # batches whose rows were computed one by one
 
 
 def cut_units(inputs: Inputs, rows: Sequence[int] | np.ndarray, token_budget: int, shard_rows: int) -> list[Unit]:

@@ -7,9 +7,9 @@ against the model's.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -56,12 +56,6 @@ class ExplainedBatch:
     relevance: dict[Request, Relevance]
     timings: tuple[Timing, ...]
     names: NeuronNames | None = None  # of neurons, if relevance of neurons was asked for
-
-    def only(self, samples: Collection[str]) -> ExplainedBatch:
-        """The batch with only the rows of these samples."""
-        kept = [index for index, row in enumerate(self.rows) if row["sample_id"] in samples]
-        relevance = {request: result.mapped(lambda tensor: tensor[kept]) for request, result in self.relevance.items()}
-        return replace(self, rows=tuple(self.rows[index] for index in kept), relevance=relevance)
 
 
 @dataclass(frozen=True)

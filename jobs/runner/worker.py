@@ -270,17 +270,15 @@ class Worker:
             names = first_and_others([failure.sample_id for failure in failures])
             return f"every row of a unit failed, {names}: {_reasons(failures)}"
         path, *others = part.paths
-        origin = replace(part.origin, batches_by_row=outcome.batches_by_row)
         files = dict(made.written)
         for other, table in zip(others, made.beside, strict=False):  # others may be in `made.written`
-            files[other] = self._store.write_shard(other, table, table.schema, None, origin)
+            files[other] = self._store.write_shard(other, table, table.schema, None, part.origin)
         schema = made.schema or schema
         rejected = _reject_table(product, rejects)
-        files[path] = self._store.write_shard(path, made.table, schema, rejected, origin)
+        files[path] = self._store.write_shard(path, made.table, schema, rejected, part.origin)
         of_samples = "sample_id" in schema.names
         count = pc.count_distinct(made.table["sample_id"]).as_py() if of_samples else None
-        account = Account(count, rejected.to_pylist(), dict(made.facts), files, origin.batches_by_row)
-        return account, made.splits
+        return Account(count, rejected.to_pylist(), dict(made.facts), files), made.splits
 
 
 def _reject_table(product: Product, rejects: Sequence[Reject]) -> pa.Table:

@@ -9,7 +9,7 @@ import errno
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -27,10 +27,8 @@ _MANIFESTS = "manifest"  # the folder of manifests
 _HELD_AT_ONCE = 8  # shards that `read_each` reads together from an object store
 #: Errors of reading a file that is not Parquet, or is damaged. SchemaMismatch is a ValueError, so it is among them.
 NOT_PARQUET = (OSError, pa.ArrowException, ValueError)
-#: Keys in the metadata of a shard: its rejects, the key of its artifact, the name of its unit, its number of rows, and
-#: (if any) how many batches of the unit were computed row by row.
+#: Keys in the metadata of a shard: its rejects, the key of its artifact, the name of its unit, its number of rows.
 _REJECTS_KEY, _KEY, _UNIT, _ROWS = b"closelook.rejects", b"closelook.key", b"closelook.unit", b"closelook.rows"
-_BATCHES_BY_ROW = b"closelook.batches_by_row"
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,6 @@ class Origin:
 
     key: str  # of the artifact
     unit: str  # name of the unit
-    batches_by_row: int = field(default=0, compare=False)  # how many batches were computed row by row
 
 
 @dataclass(frozen=True)
@@ -107,8 +104,6 @@ class Store(Files):
             footer[_REJECTS_KEY] = json.dumps(rejects.to_pylist(), ensure_ascii=False).encode()
         if origin is not None:
             named = {_KEY: origin.key, _UNIT: origin.unit, _ROWS: str(table.num_rows)}
-            if origin.batches_by_row:
-                named[_BATCHES_BY_ROW] = str(origin.batches_by_row)
             footer |= {name: value.encode() for name, value in named.items()}
         return self.write_parts(path, [table], schema.with_metadata(footer))
 
@@ -247,14 +242,14 @@ def _origin_in(named: Mapping[bytes, bytes], rows: int) -> Origin | None:
     """The origin in a shard's metadata; None if it has none, or its number of rows is not `rows`."""
     if named.get(_ROWS) != str(rows).encode() or not {_KEY, _UNIT} <= named.keys():
         return None
-    return Origin(named[_KEY].decode(), named[_UNIT].decode(), int(named.get(_BATCHES_BY_ROW, 0)))
+    return Origin(named[_KEY].decode(), named[_UNIT].decode())
 
 
 def _without_footer(table: pa.Table) -> RowsAndRejects:
     """The table with only its schema's metadata, and the rejects that the shard's metadata held."""
     metadata = dict(table.schema.metadata)
     rejects = json.loads(metadata.pop(_REJECTS_KEY, b"[]"))
-    for name in (_KEY, _UNIT, _ROWS, _BATCHES_BY_ROW):
+    for name in (_KEY, _UNIT, _ROWS):
         metadata.pop(name, None)
     return table.replace_schema_metadata(metadata), rejects
 

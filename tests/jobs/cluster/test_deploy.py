@@ -170,10 +170,10 @@ def test_rays_autoscaler_reads_every_group_as_nodes_with_a_gpu_and_its_label():
     assert kinds["cpu"]["resources"] | {"GPU": 0} == kinds["cpu"]["resources"], (
         "tasks without a GPU start no node with one"
     )
-    for memory, float64 in ((24, "slow"), (80, "fast")):
+    for memory in (24, 80):
         kind = kinds[f"gpu{memory}"]
         assert (kind["resources"]["GPU"], kind["min_workers"], kind["max_workers"]) == (1, 0, 8)
-        assert kind["labels"] == {"gpu-memory": f"{memory}gb", "float64": float64}
+        assert kind["labels"] == {"gpu-memory": f"{memory}gb"}
 
 
 def test_the_cluster_file_passes_rays_own_validation():

@@ -172,44 +172,6 @@ def test_workers_go_to_the_nodes_that_they_were_counted_on():
     )
 
 
-FAST = (("float64", "fast"),)
-
-
-def test_double_precision_goes_where_it_is_fast_and_where_nobody_says_how_fast_it_is():
-    for labels, room in (
-        ({"float64": "fast"}, 2),
-        ({"float64": "slow"}, 0),
-        ({}, 2),
-        ({"ray.io/accelerator-type": "L4"}, 0),
-        ({"ray.io/accelerator-type": "A100"}, 2),
-        ({"ray.io/accelerator-type": "of-tomorrow"}, 2),
-        ({"ray.io/accelerator-type": "L4", "float64": "fast"}, 2),
-    ):
-        assert Slots([(labels, 2.0)]).room(Share(1, 0, FAST)) == room, labels
-        assert Slots([(labels, 2.0)]).room(Share(1, 0)) == 2
-
-
-def test_on_mixed_nodes_double_precision_takes_the_fast_ones_first_and_the_others_leave_them():
-    kinds = [{"ray.io/accelerator-type": "H100"}, {}, {"float64": "slow"}, {"float64": "fast"}]
-    slots = Slots([(labels, 1.0) for labels in kinds], "abcd", [FAST])
-    double, single = Share(1, 0, FAST), Share(1, 0)
-    assert slots.room(double) == 3
-    assert slots.take(double, 1, 8) == [0, 3, 1]
-    slots.give_back(double, [0, 3, 1])
-    assert slots.take(single, 1, 2) == [2, 0]
-    taken = slots.take(double, 1, 8)
-    assert slots.placed(double, taken).selectors()[0] == {"ray.io/node-id": "in(d,b)"}
-
-
-def test_needs_of_a_model_and_of_its_precision_are_both_met():
-    config = RunConfig.load("paper", overrides=["ray.precisions={float64: {float64: fast, gpu-memory: 40gb}}"])
-    needs = config.ray.needs(("float64", "float32"))
-    small, large = (share_of(config.model(name), True, needs) for name in ("gpt2", "gpt2-xl"))
-    assert Slots([({"gpu-memory": "24gb"}, 1.0), ({"gpu-memory": "48gb"}, 2.0)]).room(small) == 2
-    assert Slots([({"gpu-memory": "48gb"}, 1.0), ({"gpu-memory": "80gb"}, 2.0)]).room(large) == 2
-    assert large.selectors() == [{"float64": "in(fast)", "gpu-memory": "in(80gb,94gb,96gb,141gb,180gb,192gb,288gb)"}]
-
-
 class Meeting(Worker):
     """Model `whole` goes on when model `pair` has begun; each notes its node."""
 
