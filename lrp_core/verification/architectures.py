@@ -275,7 +275,7 @@ def compare(samples: Samples) -> Iterator[tuple[str, float]]:
     yield "padding", torch.nan if depends and finite else max(gaps)
     without_biases(model)
     of_lrp = samples.explained([0], [LRP])
-    total = sum(relevance.full.sum() for relevance in of_lrp.relevance[LRP].values())
+    total = torch.stack([relevance.full.sum() for relevance in of_lrp.relevance[LRP].values()]).sum()
     yield "sum", distance(total, of_lrp.numbers[0])
 
 

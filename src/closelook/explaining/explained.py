@@ -87,25 +87,22 @@ def is_matrix(explained: Sequence[Explained]) -> bool:
     return len(explained) > 1 and all(each.view.span is None or len(each.view.span) == 1 for each in explained)
 
 
-def explain_in_turn(
-    item: Input, question: Question, opened: Opened, methods: Sequence[Method], **finer: Any
-) -> Iterator[Explained]:
+def explain_in_turn(item: Input, question: Question, opened: Opened, methods: Sequence[Method]) -> Iterator[Explained]:
     """Yield the explained prediction of a question, or several in turn, each of a text that goes on with those before.
 
-    If the question has an answer, its spans are explained in their order, each as a whole. `finer` are arguments of
-    methods, such as `boundaries`. Raises UserError for a question that does not fit the model or a method.
+    If the question has an answer, its spans are explained in their order, each as a whole. Raises UserError for a
+    question that does not fit the model or a method.
     """
     answer: AnswerText | None = None
     spans: Sequence[Span | None]
     if isinstance(question, questions.Answer):
-        finer["kept"] = True
         answer = answer_text(item, question, opened)
         parts = answer.spans(question.spans)
         spans, views = parts, [answer.view(part) for part in parts]
     else:
         views = list(_views(item, question, opened))
         spans = [None] * len(views)
-    in_turn = _relevance_in_turn(opened, methods, views, question.explanation, **finer)
+    in_turn = _relevance_in_turn(opened, methods, views, question.explanation)
     for at, (view, span, relevance) in enumerate(zip(views, spans, in_turn, strict=True)):
         prediction = _explained(item, question, opened, methods, view, relevance, answer, span)
         yield replace(prediction, at=at, note="" if at else prediction.note)
@@ -161,33 +158,27 @@ def with_targets(asked: Sequence[Question], opened: Opened, views: Sequence[View
 
 
 def relevance_of(
-    opened: Opened, methods: Sequence[Method], views: Sequence[View], explanation: str | None, **finer: Any
+    opened: Opened, methods: Sequence[Method], views: Sequence[View], explanation: str | None, **settings: Any
 ) -> ByMethod:
-    """The relevance of views, explained in one batch, by method. Raises UserError if one cannot be explained."""
+    """The relevance of views, explained in one batch, by method. Raises UserError if one cannot be explained.
+
+    `settings` are those of methods, such as `texts` 1: all views read the same tokens.
+    """
     batch = Batch.collate([view.row for view in views], pad_id=0)
+    boundaries = FINER["boundaries"]  # an answer's shares tell what blocks keep
+    can_tell = views[0].span is not None and opened.view.family.capabilities.issuperset(boundaries.needs)
     relevance = {}
     for method in methods:
+        finer: dict[str, Any] = {boundaries.name: True} if can_tell and boundaries.name in method.given else {}
         try:
-            result = method(opened.view, batch, explanation=explanation, **_arguments(method, opened, **finer))
+            relevance[method.name] = method(opened.view, batch, explanation=explanation, **settings, **finer)
         except UnusableRows as error:
             raise UserError(f"{opened.id}: {error.detail}") from None
-        if not finer.get("boundaries"):  # nobody asked for these: they are computed beside what blocks keep
-            result = replace(result, boundaries=None, peaks=None)
-        relevance[method.name] = result
     return relevance
 
 
-def _arguments(method: Method, opened: Opened, kept: bool = False, **finer: Any) -> dict[str, Any]:
-    """The arguments of a method among `finer`; with `kept`, also what tells why blocks keep relevance, if it can."""
-    known = {name: value for name, value in finer.items() if name != "checkpoint" or method.checkpoints}
-    boundaries = FINER["boundaries"]
-    if kept and boundaries.name in method.given and opened.view.family.capabilities.issuperset(boundaries.needs):
-        known[boundaries.name] = True
-    return known
-
-
 def _relevance_in_turn(
-    opened: Opened, methods: Sequence[Method], views: Sequence[View], explanation: str | None, **finer: Any
+    opened: Opened, methods: Sequence[Method], views: Sequence[View], explanation: str | None
 ) -> Iterator[ByMethod]:
     """Yield the relevance, by method, of each of `views`, which all begin with the tokens of the shortest.
 
@@ -203,12 +194,12 @@ def _relevance_in_turn(
         if shared:
             ids, of_decoder = longest.input_ids, longest.decoder_input_ids
             whole = [replace(view, input_ids=ids, decoder_input_ids=of_decoder) for view in some]
-            together = relevance_of(opened, shared, whole, explanation, texts=1, **finer)
+            together = relevance_of(opened, shared, whole, explanation, texts=1)
         for number, view in enumerate(some):
             relevance = _of_view(together, number, view)
             if unshared:
                 with part_of_work(start + number, len(views)):
-                    relevance |= relevance_of(opened, unshared, [view], explanation, **finer)
+                    relevance |= relevance_of(opened, unshared, [view], explanation)
             yield {method.name: relevance[method.name] for method in methods}
 
 
