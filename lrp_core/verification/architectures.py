@@ -21,7 +21,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from closelook.lrp_core.device.precision import unrounded
 from closelook.lrp_core.operations.explain import Explanation, explain_operations
-from closelook.lrp_core.operations.roots import INSERTED, Roots
+from closelook.lrp_core.operations.marks import INSERTED
+from closelook.lrp_core.operations.roots import Roots
 from closelook.lrp_core.records.types import UnsupportedModel
 from closelook.lrp_core.rules import ATTNLRP, LRP, PLAIN
 from closelook.lrp_core.verification.recipes import NEEDS, OVERRIDES, SIZES
