@@ -13,8 +13,8 @@ from closelook.evaluation.report.heatmaps.overlay import patch_names
 from closelook.explaining import question as questions
 from closelook.explaining.answer import AnswerText, Span, answer_text, start_ids, warn_of_settings
 from closelook.explaining.opening import Opened
-from closelook.explaining.question import EveryToken, Input, Label, Question
-from closelook.explaining.reading import View, read, target_ids
+from closelook.explaining.question import Input, Label, Question
+from closelook.explaining.reading import View, read
 from closelook.lrp_core.device.memory import is_out_of_memory
 from closelook.lrp_core.device.progress import part_of_work
 from closelook.lrp_core.methods.record import Method
@@ -100,39 +100,15 @@ def explain_in_turn(item: Input, question: Question, opened: Opened, methods: Se
         parts = answer.spans(question.spans)
         spans, views = parts, [answer.view(part) for part in parts]
     else:
-        views = list(_views(item, question, opened))
-        spans = [None] * len(views)
+        views, spans = with_targets([question], opened, [read(item, question, opened)]), [None]
     in_turn = _relevance_in_turn(opened, methods, views, question.explanation)
     for at, (view, span, relevance) in enumerate(zip(views, spans, in_turn, strict=True)):
         prediction = _explained(item, question, opened, methods, view, relevance, answer, span)
         yield replace(prediction, at=at, note="" if at else prediction.note)
 
 
-def _views(item: Input, question: Question, opened: Opened) -> Iterator[View]:
-    """The view of each prediction of a question, with its target. Stops after an end token."""
-    view = read(item, question, opened)
-    targets: Sequence[int | None] = [view.target_id]
-    if isinstance(question, EveryToken):
-        targets = [None] * question.count
-        if question.target is not None:
-            targets = target_ids(item, question.target, opened)
-    for target in targets:
-        [view] = with_targets([question], opened, [replace(view, target_id=target, decision=None)])
-        yield view
-        token = view.target_id
-        assert token is not None
-        if opened.kind.labels or token == opened.writer.eos_token_id:
-            return
-        if view.decoder_input_ids is None:
-            ids, special = [*view.input_ids, token], [*view.special_mask, False]
-            view = replace(view, input_ids=ids, special_mask=special)
-        else:
-            view = replace(view, decoder_input_ids=[*view.decoder_input_ids, token])
-        view = replace(view, position=view.position + 1, begun=True)
-
-
 def with_targets(asked: Sequence[Question], opened: Opened, views: Sequence[View]) -> list[View]:
-    """The views of questions with targets: views without one get the model's prediction, and its `decision`.
+    """The views of questions with targets: views without one get the model's prediction.
 
     If a question names a label but no foil, and its explanation needs one, the strongest other label becomes the foil.
     """
@@ -144,10 +120,9 @@ def with_targets(asked: Sequence[Question], opened: Opened, views: Sequence[View
     completed = []
     for at, (question, view) in enumerate(zip(asked, views, strict=True)):
         if at in decided:
-            decision = decided[at]
-            best, *others = decision.ids
+            best, *others = decided[at].ids
             foil = others[0] if others and model.kind.labels else view.foil_id
-            view = replace(view, target_id=best, foil_id=foil, decision=decision)
+            view = replace(view, target_id=best, foil_id=foil)
         elif view.target_id is None:
             view = replace(view, target_id=0)  # a regressor has a single output
         has_label = isinstance(question, Label) and question.label is not None and question.foil is None
@@ -250,7 +225,7 @@ def explain_each(
         waiting: list[_Read] = []
         for key, (item, question) in window:
             try:
-                if question.several:
+                if isinstance(question, questions.Answer):
                     yield key, tuple(explain_in_turn(item, question, opened, methods))
                 else:
                     waiting.append(_Read(key, asked[key], read(item, question, opened)))
