@@ -5,7 +5,7 @@
   const island = document.getElementById("neuron-choices");
   if (!island) return;
   const { element, format, token } = Heatmap;
-  const { fields, places, models, without } = JSON.parse(island.textContent);
+  const { fields, places, models } = JSON.parse(island.textContent);
   const lines = Leaves.open("neurons-list"), entries = Leaves.open("neurons");
   const LISTED = 100; // neurons of the list at once
   const form = document.getElementById("neuron-filters"), list = document.getElementById("neuron-list");
@@ -151,8 +151,6 @@
     if (texts.length) parts.push(part(`Max-activating examples in ${one.corpus}`, ...why, ...texts));
     if (one.histogram) parts.push(part("Activations in the corpus", histogram(one.histogram)));
     parts.push(part("Samples in which it matters", ...one.samples.map((each) => strip(each, `${plus(each.relevance)}, active ${plus(each.activation)}`, source({ ...each, model: one.model })))));
-    const gone = one.removed.map(([at, drop, number]) => [places[at], `${plus(drop)} is the drop of the explained number, a mean over ${samples(number)} in which it ranks first`]);
-    parts.push(part(without, gone.length ? facts(gone) : element("p", "muted", "Not measured for this neuron: it does not rank first in any sample with ablations.")));
     return parts;
   }
 

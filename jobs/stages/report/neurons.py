@@ -1,4 +1,4 @@
-"""The neurons that the report's explorer shows: how they rank, where they matter, and the effect of their ablation."""
+"""The neurons that the report's explorer shows: how they rank, and where they matter."""
 
 from __future__ import annotations
 
@@ -8,24 +8,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from closelook.evaluation.benchmark.encoding import pieces
-from closelook.evaluation.report.explorers import NeuronExplorer, neuron_entry, shown
+from closelook.evaluation.report.explorers import Explorer, neuron_entry, neuron_explorer, shown
 from closelook.evaluation.report.heatmaps.overlay import patch_names
 from closelook.evaluation.report.heatmaps.tokens import short
 from closelook.evaluation.report.leaves import Entry
 from closelook.evaluation.report.results import Results, rank
-from closelook.evaluation.schema import ACTIVATIONS, CONTEXTS, HEATMAPS, KNOCKOUTS, NEURONS, VIEW
+from closelook.evaluation.schema import ACTIVATIONS, CONTEXTS, HEATMAPS, NEURONS, VIEW
 from closelook.jobs.config import RunConfig
 from closelook.jobs.plan.checkpoints import ModelUnavailable
 from closelook.jobs.plan.models import load_tokenizer
 from closelook.jobs.plan.node import Cell, ModelPlan, Run
 from closelook.jobs.products.neurons import contexts
 from closelook.jobs.products.neurons.heatmaps import FIRST, heatmaps_of
-from closelook.jobs.products.neurons.knockouts import knockouts_of
 from closelook.jobs.stages.report.samples import rows_by_id
 from closelook.jobs.store import Artifact, Ledger
 from closelook.lrp_core.records.types import UserError
@@ -47,11 +44,10 @@ class _Neuron:
     name: str = ""
     total: dict[TaskMethod, float] = field(default_factory=lambda: defaultdict(float))
     kept: dict[TaskMethod, int] = field(default_factory=lambda: defaultdict(int))
-    drops: dict[TaskMethod, list[float]] = field(default_factory=lambda: defaultdict(list))
     best: list[tuple[Seen, float]] = field(default_factory=list)  # (sample, relevance): a heap of the SAMPLES largest
 
 
-def neuron_explorer(run: Run, results: Results, linked: frozenset[str]) -> NeuronExplorer:
+def explorer(run: Run, results: Results, linked: frozenset[str]) -> Explorer:
     """The explorer of every neuron that some complete cell keeps.
 
     `linked` are the ids of samples that the explorer of samples shows, to which entries link.
@@ -71,8 +67,7 @@ def neuron_explorer(run: Run, results: Results, linked: frozenset[str]) -> Neuro
                 known = _Model(config, model, run.ledger, results)
                 yield from known.entries(cells[model.name], order, linked, corpora.get(model.name))
 
-    value = config.neurons.knockout.value if config.neurons and config.neurons.knockout else "zero"
-    return NeuronExplorer.of(entries(), [f"{task} · {results.label(method)}" for task, method in order], value)
+    return neuron_explorer(entries(), [f"{task} · {results.label(method)}" for task, method in order])
 
 
 @dataclass(frozen=True)
@@ -90,28 +85,21 @@ class _Model:
         """Yield an entry for each neuron, by layer and number; `order` lists (task, method) in the explorer's order."""
         neurons: dict[NeuronKey, _Neuron] = defaultdict(_Neuron)
         samples: dict[TaskMethod, int] = {}
-        firsts: dict[tuple[Artifact, str], dict[str, NeuronKey]] = {}
         for planned in cells:
             task_method = (planned.artifact.task, planned.artifact.method)
             for row in self.ledger.read(planned.artifact, NEURONS, COLUMNS).to_pylist():
-                first = (row["layer"][0], row["neuron"][0])
-                firsts.setdefault((planned.artifact, row["explanation"]), {})[row["sample_id"]] = first
                 if row["explanation"] == planned.requests[0].explanation:
                     samples[task_method] = samples.get(task_method, 0) + 1
                     _add(neurons, task_method, row)
-        self.add_drops(neurons, firsts)
         texts = self.texts(neurons)
         answers = self.answers(corpus, set(neurons)) if corpus else {}
         for neuron_key, neuron in sorted(neurons.items()):
-            ranked, removed = [], []
+            ranked = []
             for at, key in enumerate(order):
                 if key in neuron.kept:
                     ranked.append((at, neuron.total[key] / samples[key], neuron.kept[key]))
-                if key in neuron.drops:
-                    removed.append([at, short(float(np.mean(neuron.drops[key]))), len(neuron.drops[key])])
             shown_samples = list(_samples(neuron, texts, self.results, linked))
-            facts: dict[str, Any] = {"name": neuron.name, "removed": removed}
-            facts |= {"samples": shown_samples} | answers.get(neuron_key, {})
+            facts = {"name": neuron.name, "samples": shown_samples} | answers.get(neuron_key, {})
             yield neuron_entry(self.model.name, *neuron_key, ranked, **facts)
 
     def answers(self, corpus: Artifact, asked: set[NeuronKey]) -> dict[NeuronKey, dict[str, Any]]:
@@ -160,21 +148,6 @@ class _Model:
                 maps[row["layer"], row["neuron"], row["rank"]] = row["relevance"]
         return self.results.label(node.artifact.method), maps
 
-    def add_drops(
-        self, neurons: dict[NeuronKey, _Neuron], firsts: Mapping[tuple[Artifact, str], Mapping[str, NeuronKey]]
-    ) -> None:
-        """Add by how much the explained number fell when a single neuron was ablated: the first of a sample's ranking.
-
-        `firsts` has that neuron by sample id, for each cell and explanation.
-        """
-        for cell in knockouts_of(self.config, self.model, self.ledger):
-            first = firsts.get((cell.neurons, cell.explanation), {}) if cell.neurons else {}
-            for row in _rows(self.ledger, cell.artifact, KNOCKOUTS) if first else ():
-                if 1 in row["removed"] and row["sample_id"] in first:
-                    drop = row["explained"][0] - row["explained"][row["removed"].index(1)]
-                    if np.isfinite(drop):
-                        neurons[first[row["sample_id"]]].drops[cell.artifact.task, cell.ranking].append(drop)
-
     def texts(self, neurons: Mapping[NeuronKey, _Neuron]) -> dict[str, list[str]]:
         """The tokens of every sample that is shown, by its id; empty if the tokenizer cannot be loaded."""
         names_of_task: dict[str, set[str]] = defaultdict(set)
@@ -192,11 +165,6 @@ class _Model:
             for name, row in rows.items():
                 texts[name] = patch_names(images) if images else pieces(tokenizer, row["input_ids"])
         return texts
-
-
-def _rows(ledger: Ledger, artifact: Artifact, schema: pa.Schema) -> list[dict[str, Any]]:
-    """The rows of an artifact; none if it is not done."""
-    return ledger.read(artifact, schema).to_pylist() if ledger.is_done(artifact) else []
 
 
 def _corpora(run: Run) -> dict[str, Artifact]:

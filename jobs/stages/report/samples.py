@@ -16,29 +16,25 @@ import pyarrow.compute as pc
 from closelook.evaluation.benchmark.encoding import pieces, seen
 from closelook.evaluation.benchmark.pictures import pixels_of
 from closelook.evaluation.report.heatmaps.overlay import patch_names, with_picture
-from closelook.evaluation.report.heatmaps.tokens import EVERY_LABEL, Line, LogitCurve, beyond_noise, data
+from closelook.evaluation.report.heatmaps.tokens import EVERY_LABEL, Line, beyond_noise, data
 from closelook.evaluation.report.leaves import Entry
 from closelook.evaluation.report.results import CellKey, Results, rank
-from closelook.evaluation.schema import CURVES, GENERIC, LABELS, RELEVANCE, VIEW
-from closelook.evaluation.scoring.faithfulness.flips import TARGET_LOGIT
+from closelook.evaluation.schema import GENERIC, LABELS, RELEVANCE, VIEW
 from closelook.evaluation.scoring.metrics import lead
 from closelook.jobs.plan.checkpoints import ModelUnavailable
 from closelook.jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load_tokenizer
 from closelook.jobs.plan.node import ModelPlan, Run
-from closelook.jobs.products.curves import curves_of
 from closelook.jobs.stages.report.results import cell_key_of, default_samples, relevance_artifacts, shown_cell_keys
 from closelook.jobs.store import Artifact, Ledger, Store, samples_of
-from closelook.lrp_core.records.explained import NONE
 from closelook.lrp_core.records.types import UserError
 
 Row = dict[str, Any]
 Rows = dict[str, Row]  # by sample_id
-CurveOf = tuple[str, str, str, str]  # method, sample_id, explanation, embedding
 Lines = list[tuple[str, Row]]  # (method, row of relevance): first explanations, then every label
 AT_ONCE = 500  # samples whose entries are made at a time
 
 
-def explorer(run: Run, results: Results) -> Iterator[Entry]:
+def entries(run: Run, results: Results) -> Iterator[Entry]:
     """Yield an entry for each sample and model, of the form of :func:`tokens.data`; entries of a sample come together.
 
     The samples of each task are chosen by :func:`choose`.
@@ -56,40 +52,13 @@ def explorer(run: Run, results: Results) -> Iterator[Entry]:
             if model_cells:
                 maps = {cell_key.method: cells[cell_key] for cell_key in model_cells}
                 labels = {cell_key.method: by_label[cell_key] for cell_key in model_cells if cell_key in by_label}
-                curves = _curves(run, model, task, chosen)
-                explained.append(_Explained(ledger, results, model, task, chosen, maps, labels, curves))
+                explained.append(_Explained(ledger, results, model, task, chosen, maps, labels))
         for start in range(0, len(chosen), AT_ONCE):
             some = chosen[start : start + AT_ONCE]
             generic = rows_by_id(run.store, ledger.whole(samples_of(task)), GENERIC, some)
             entries = [entry for explained_model in explained for entry in explained_model.entries(some, generic)]
             order = {name: at for at, name in enumerate(some)}
             yield from sorted(entries, key=lambda entry: order[entry["sample_id"]])
-
-
-def one_sample(run: Run, results: Results) -> Entry | None:
-    """The entry of one sample under one model, with every method; None if nothing is scored.
-
-    It is chosen by rule, not by hand. The task: of texts before images, with a scope before without, with evidence
-    before without, else the first. The model: the one with the most methods. The sample: of those that every method
-    explains, the first by id that the model predicts rightly, or else the first.
-    """
-    keys, tasks = list(shown_cell_keys(results)), results.tasks
-    scored = [name for name in tasks if any(key.task == name for key in keys)]
-    if not scored:
-        return None
-    task = min(scored, key=lambda name: (tasks[name].image, tasks[name].scope is None, tasks[name].evidence is None))
-    of_task = [key for key in keys if key.task == task]
-    model = max(run.plan.models, key=lambda model: sum(key.model == model.name for key in of_task))
-    keys = [key for key in of_task if key.model == model.name]
-    samples = [default_samples(run.store, results, key) for key in keys]
-    common = set.intersection(*(set(table["sample_id"].to_pylist()) for table in samples))
-    right = dict(zip(samples[0]["sample_id"].to_pylist(), samples[0]["correct"].to_pylist(), strict=True))
-    chosen = sorted(common, key=lambda name: (not right[name], name))[:1]
-    generic = rows_by_id(run.store, run.ledger.whole(samples_of(task)), GENERIC, chosen)
-    cells = relevance_artifacts(run.plan)
-    maps = {key.method: cells[key] for key in keys}
-    entries = _Explained(run.ledger, results, model, task, chosen, maps, {}, {}).entries(chosen, generic)
-    return entries[0] if entries else None
 
 
 def label_cells(run: Run) -> dict[CellKey, Artifact]:
@@ -136,7 +105,6 @@ class _Explained:
     chosen: list[str]
     maps: Mapping[str, Artifact]  # by method: the cell with relevance of explanations
     labels: Mapping[str, Artifact]  # by method: the cell with relevance for every label
-    curves: Mapping[CurveOf, LogitCurve]
 
     @cached_property
     def tables(self) -> list[tuple[str, pa.Table]]:
@@ -209,8 +177,7 @@ class _Explained:
             line = Line(label, row["relevance"], EVERY_LABEL, of=self.model.resolved.labels[row["label_id"]])
             logits = [row["explained"]]
         else:
-            curve = self.curves.get((method, row["sample_id"], row["explanation"], row["embedding"]))
-            line = Line(label, row["relevance"], row["explanation"], curve, row["decoder_relevance"])
+            line = Line(label, row["relevance"], row["explanation"], row["decoder_relevance"])
             logits = [row[name] for name in ("logit_target", "logit_foil") if row[name] is not None]
         return line if row["residual"] is None else beyond_noise(line, logits)  # None: relevance sums to no logit
 
@@ -240,26 +207,6 @@ def _labelled(sample: Row, row: Row, resolved: ResolvedModel) -> dict[str, Any]:
     if gold is not None:
         target += f" (gold: {gold})"
     return {"sample_id": sample["sample_id"], "text": text, "slot": len(text), "target": target, "foil": None}
-
-
-def _curves(run: Run, model: ModelPlan, task: str, chosen: list[str]) -> dict[CurveOf, LogitCurve]:
-    """The deletion and insertion curves of the chosen samples, in the first way of removal, by method and variant."""
-    rows: dict[CurveOf, Rows] = defaultdict(dict)
-    settings = run.config.perturb
-    for cell in curves_of(run.config, settings, model) if settings is not None else ():
-        if cell.artifact.task == task and cell.ways and run.ledger.is_done(cell.artifact):
-            table = _of(run.ledger.read(cell.artifact, CURVES), chosen)
-            # curves of the number that the relevance explains; if it explains none in particular, the target's logit
-            by_its_score = (pc.field("explanation") != NONE) | (pc.field("score") == TARGET_LOGIT)
-            kept = (pc.field("perturbation") == cell.ways[0]) & by_its_score
-            for row in table.filter(kept).to_pylist():
-                curve = (cell.artifact.method, row["sample_id"], row["explanation"], row["embedding"])
-                rows[curve][row["order"]] = row
-    curves = {}
-    for curve, orders in rows.items():
-        morf, lerf = orders["morf"], orders["lerf"]
-        curves[curve] = LogitCurve(morf["removed"], morf["logit"], lerf["logit"], lerf["area"] - morf["area"])
-    return curves
 
 
 def rows_by_id(store: Store, paths: Iterable[str], schema: pa.Schema, chosen: list[str]) -> Rows:
