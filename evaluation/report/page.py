@@ -26,7 +26,7 @@ from closelook.evaluation.report.heatmaps import tokens as heatmap
 from closelook.evaluation.report.heatmaps.overlay import css_ramp
 from closelook.evaluation.report.leaves import Entry, Leaves, script_hash
 from closelook.evaluation.report.overview.glossary import TERMS
-from closelook.evaluation.report.overview.leaderboard import glossary, leaderboard, left_out, table_of, weak_points
+from closelook.evaluation.report.overview.leaderboard import glossary, leaderboard, left_out, table_of
 from closelook.evaluation.report.overview.standings import Board
 from closelook.evaluation.report.render import decimals, number, reason
 from closelook.evaluation.report.results import Results
@@ -164,7 +164,7 @@ class Site:
             "long": long,
             "summary": self.summary,
             "notes": self.notes,
-            "boards": [(board, list(weak_points(results, board)), table_of(board, ranking)) for board in self.boards],
+            "boards": [(board, table_of(board, ranking)) for board in self.boards],
             "left_out": left_out(results, self.boards),
             "glossary": glossary(results),
             "general_terms": TERMS,
