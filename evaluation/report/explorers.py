@@ -123,11 +123,10 @@ def neuron_entry(model: str, layer: int, neuron: int, ranked: Sequence[tuple[int
     * `name`: if it is not `layer.neuron`
     * `contexts`: max-activating examples of :func:`shown`, each with its `activation`, from the largest on;
       `corpus`: the name of their corpus; `explained`: the label of the method that explains the activation in them
-    * `histogram`: counts of activations at tokens of the corpus between `edges`, and their `mean`
     * `samples`: of :func:`shown`, each with `id`, `task`, `method`, `relevance` and `activation`
     """
-    unknown: dict[str, Any] = {"contexts": [], "corpus": "", "explained": "", "histogram": None}
-    unknown |= {"samples": [], "name": f"{layer}.{neuron}"}
+    unknown: dict[str, Any] = {"contexts": [], "corpus": "", "explained": "", "samples": []}
+    unknown["name"] = f"{layer}.{neuron}"
     rounded = [[task_method, short(mean), samples] for task_method, mean, samples in ranked]
     return {"model": model, "layer": layer, "neuron": neuron, "ranked": rounded, **unknown, **known}
 

@@ -66,9 +66,7 @@ def knocked_out():
 def filled(tmp_path_factory):
     """Pages of what the made-up report lacks: curves, neurons, an explained sentence, two runs."""
     root = tmp_path_factory.mktemp("filled")
-    bars = {"edges": [0.0, 1.0], "counts": [5, 90, 2], "mean": 0.25}
-    known = {"corpus": "stories", "histogram": bars}
-    entries = [neuron("gpt2", 0, at, [(0, 1.0 - at, 3)], **known) for at in range(4)]
+    entries = [neuron("gpt2", 0, at, [(0, 1.0 - at, 3)], corpus="stories") for at in range(4)]
     explorers = {"neurons.html": neuron_explorer(entries, ["sva · LRP"])}
     site = Site(FACTS, some_results(), [], [*faithfulness(), knocked_out()], explorers)
     for name in ("faithfulness.html", "neurons.html"):

@@ -109,7 +109,7 @@ def test_a_filter_finds_samples_of_every_leaf_and_the_last_one_is_shown(tab):
 
 
 def test_a_sent_address_opens_its_sample_and_filters(tab, folder):
-    link = (folder / "samples.html").as_uri() + f"#sample={9_877:020x}&of=llama&model=llama&correct=1"
+    link = (folder / "samples.html").as_uri() + f"#sample={9_877:020x}&of=llama&model=llama&correct=true"
     tab.open("about:blank")
     tab.open(link)
     wait(tab, "return document.querySelector('#sample .sentence')?.textContent.startsWith('Sample 9877:')")

@@ -182,7 +182,7 @@ def test_samples_filter_by_task_model_prediction_attractors_and_disagreement(pag
     assert shown("task", "") == len(data)
     assert shown("model", "llama") == sum(entry["model"] == "llama" for entry in data)
     shown("model", "")
-    assert shown("correct", "0") == sum(not entry["correct"] for entry in data)
+    assert shown("correct", "false") == sum(not entry["correct"] for entry in data)
     shown("correct", "")
     assert shown("attractors", "1") == sum(entry["attractors"] == 1 for entry in data)
     shown("attractors", "")

@@ -18,7 +18,6 @@ from closelook.evaluation.report.table import (
     Entry,
     Table,
     compared_cell,
-    fills,
     marked_if_best,
 )
 from closelook.evaluation.scoring.metrics import BY_LAYER, METRICS, shown
@@ -68,9 +67,16 @@ LAYERS = Table(
 )
 
 
-@fills(LAYERS)
-def layer_table(scores: Sequence[LayerScore], methods: Methods, compared: Comparisons) -> Iterator[Entry | str]:
+def layer_table(scores: Sequence[LayerScore], methods: Methods, compared: Comparisons) -> Table:
     """The table of scores: a row for each layer, from the last to the first, a column for each metric of a method."""
+    columns = []
+    for name in ordered(methods, {score.method for score in scores}):
+        columns += [Column(label(methods, name), METRICS[metric].label) for metric in shown(BY_LAYER)]
+    return replace(LAYERS, columns=tuple(columns)).filled(_entries(scores, methods, compared))
+
+
+def _entries(scores: Sequence[LayerScore], methods: Methods, compared: Comparisons) -> Iterator[Entry | str]:
+    """The cells of `layer_table`."""
     if any(key[:2] in {(score.task, score.model) for score in scores} for key in normxlogit_layers()):
         yield DOUBTS
     by_layer = sorted(scores, key=lambda score: (score.task, score.model, -score.layer, rank(methods, score.method)))

@@ -65,7 +65,7 @@ def layers_part(report: Reported) -> Part:
     compared = {key: _compared(report, methods) for key, methods in together.items()}
     details = [layer_table(scores, report.methods, compared)]
     figures = layer_figures(scores, report.methods)
-    return report.part("Evidence by layer", PAGE, nodes, figures=figures, details=details)
+    return report.part("Evidence by layer", "faithfulness.html", nodes, figures=figures, details=details)
 
 
 def _means(report: Reported, artifact: Artifact) -> list[dict[str, Any]]:
