@@ -93,8 +93,8 @@ def _entries(
                 samples[task_method] += 1
                 places = zip(row["position"], row["activation"], strict=True)
                 columns = (row["layer"], row["neuron"], row["name"], row["relevance"], places)
-                for layer, number, name, relevance, at in zip(*columns, strict=True):
-                    neurons[layer, number].add(task_method, row["sample_id"], name, relevance, at)
+                for layer, number, name, relevance, place in zip(*columns, strict=True):
+                    neurons[layer, number].add(task_method, row["sample_id"], name, relevance, place)
     texts = _texts(run, model, neurons)
     examples = _examples(run, results, model, corpus, neurons) if corpus else {}
     for neuron_key, neuron in sorted(neurons.items()):
@@ -169,6 +169,6 @@ def _corpora(run: Run) -> dict[str, Artifact]:
 def _samples(neuron: _Neuron, texts: dict[str, list[str]], results: Results, linked: frozenset[str]) -> Iterator[Entry]:
     """Yield the samples in which a neuron is most relevant, the most relevant first, for its entry."""
     for (_, task, method, name, position, activation), relevance in sorted(neuron.best, reverse=True):
-        facts = {"id": name, "task": task, "method": results.label(method), "linked": name in linked}
-        numbers = {"relevance": short(relevance), "activation": short(activation)}
-        yield shown(texts[name], position, AROUND, **facts, **numbers)
+        facts: dict[str, Any] = {"id": name, "task": task, "method": results.label(method), "linked": name in linked}
+        facts |= {"relevance": short(relevance), "activation": short(activation)}
+        yield shown(texts[name], position, AROUND, **facts)

@@ -40,7 +40,7 @@ def entries(run: Run, results: Results) -> Iterator[Entry]:
         first = _first_labelled(run.ledger, [cell for cell_key, cell in by_label.items() if cell_key.task == task])
         scored = (default_samples(run.store, results, cell_key) for cell_key in shown)
         chosen = choose(scored, run.config.report.samples, first)
-        of_task = []
+        of_task: list[Entry] = []
         for model in run.plan.models if chosen else ():
             lines = _lines(run, results, [key for key in shown if key.model == model.name], by_label, chosen)
             if lines:
