@@ -14,7 +14,7 @@ from closelook.jobs.plan.cells import make_plan
 from closelook.jobs.plan.node import Run
 from closelook.jobs.stages.prepare import prepare
 from closelook.jobs.stages.report.results import results_of
-from closelook.jobs.stages.report.samples import explorer
+from closelook.jobs.stages.report.samples import entries as shown_entries
 from closelook.jobs.store import Ledger, Store
 from closelook.lrp_core.records.types import UserError
 from tests.stages import attribute, evaluate
@@ -118,7 +118,7 @@ def test_runs_prepare_and_report_show_answers_in_sounds(speller, tmp_path, inlin
     views = store.read(plan.models[0].inputs["mine"].folder, VIEW).to_pylist()
     assert sorted(sounds_of([row["target_id"], row["foil_id"]]) for row in views) == [["æ", "β"], ["β", "ð"]]
     run = Run(config, plan, Ledger(store))
-    shown = explorer(run, results_of(run))
+    shown = shown_entries(run, results_of(run))
     assert sorted(entry["decoder"] for entry in shown) == [["‹start›"], ["‹start›", "κ"]]
 
 
