@@ -55,7 +55,7 @@ def test_an_answer_is_decoded_by_its_own_tokenizer_in_terminal_page_and_json(clo
     out, page = tmp_path / "out.json", tmp_path / "page.html"
     command = ("explain", "cab", "--model", str(speller), "--decoder-tokenizer", str(speller / "sounds"))
     written = ("--json", str(out), "--html", str(page))
-    code, printed, err = closelook(*command, "--generate", "3", "--method", "lrp", *written)
+    code, printed, err = closelook(*command, "--method", "lrp", *written)
     assert code == 0, err
     predictions = json.loads(out.read_text())["predictions"]
     sounds = sounds_of([prediction["target_id"] for prediction in predictions])
