@@ -1,6 +1,7 @@
 """Options that a run chose for its methods, with all that it tried, and the search among composites.
 
-Of composites: ΔA by the rule of each group of layers (AttnLRP's figures 12 to 16).
+Of composites: ΔA by the rule of each group of layers (AttnLRP's figures 12 to 16), and the best one of each method (its
+table 4).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from closelook.evaluation.report.results import Methods, Results, label
 from closelook.evaluation.report.sections.faithfulness import DELTA, DIGITS, LEFT_OUT, WAYS, Setting
 from closelook.evaluation.report.table import UNDEFINED_CELL, Cell, Column, Entry, Table, fills, row_of
 from closelook.evaluation.scoring.faithfulness.scores import MEASURES, Trial
-from closelook.lrp_core.rules.composite import FIGURES, Spec
+from closelook.lrp_core.rules.composite import FIGURES, RULES, Spec
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,14 @@ def choices_table(choices: Sequence[MethodTrials], results: Results) -> Iterator
 
 @dataclass(frozen=True)
 class Search:
-    """The composites under which a method was tried for one model and task."""
+    """The composites under which a method was tried for one model, task and precision."""
 
     model: str
     task: str
+    dtype: str
     method: str
     trials: Sequence[tuple[Spec, float]]  # each composite with its mean ΔA
+    chosen: Spec
 
     def by_rule(self, group: str) -> dict[str, list[float]]:
         """The ΔA of all composites, by their rule for a group of layers."""
@@ -111,3 +114,24 @@ def _line(rule: str, at: int, values: Sequence[float]) -> Line:
     quartiles: Bar = ([at, at], [q1, q3], {"linewidth": 6, "alpha": 0.5})
     colour = {"color": COLOURS[at % len(COLOURS)]}
     return Line(rule, [at], [median], POINT | colour, bars=[extremes, quartiles])
+
+
+BEST = Table(
+    "composites_best",
+    "The best composites",
+    "The rule of each group of layers in the composite with the largest ΔA of all that were tried, in the form of "
+    "AttnLRP's table 4, whose entries were not available; `composite: vit` is read off its figures of vision "
+    "transformers. `epsilon` and `identity` are shown for layers that a composite does not mention: the method "
+    "then applies its default rule.",
+    ("model", "layers"),
+)
+
+
+@fills(BEST)
+def best_table(searches: Sequence[Search], methods: Methods) -> Iterator[Entry]:
+    """The rules of the chosen composites: a row for each group of layers, a column for each method."""
+    for search in searches:
+        column = Column("", label(methods, search.method))
+        for group in RULES:
+            labels = (f"{search.model}, {search.dtype}", group.replace("_", " "))
+            yield Entry(search.task, labels, column, Cell(state=str(search.chosen.rule(group))))

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from closelook.evaluation.scoring.faithfulness.scores import ROUNDING
 from closelook.jobs.methods import METHODS
 from closelook.jobs.plan.cells import make_plan
 from closelook.jobs.plan.node import Run
@@ -44,6 +45,16 @@ def test_figures_are_of_the_trials_and_of_the_relevance_that_is_stored(tmp_path,
     assert "AttnLRP's figure 12" in part.figures[0].caption
     assert [part.figures[0].svg.count(f">{rule}</text>") for rule in GRID["softmax"]] == [1, 1, 1]
     assert ">gamma 0.5</text>" in part.figures[1].svg
+    [choice] = plan.models[0].choices
+    deltas = [trial["delta_area"] for trial in choice.record["trials"]]
+    first = next(at for at, delta in enumerate(deltas) if delta >= max(deltas) - ROUNDING)
+    composite = choice.options[first]["composite"]
+    [table] = part.tables
+    rules = {row.labels[1]: row.cells[0].state for row in table.rows}
+    assert rules["linear"] == ("gamma 0.5" if "linear gamma 0.5" in composite else "epsilon")
+    assert rules["softmax"] == next((rule for rule in ("zplus", "constant") if rule in composite), "epsilon")
+    assert (rules["convolution"], rules["norm"]) == ("epsilon", "identity")
+
     part = extremes_part(Reported(Run(config, plan, ledger), results))
     [figure], [table] = part.figures, part.tables
     assert {row.labels[1] for row in table.rows} == {results.label(name) for name in results.methods}

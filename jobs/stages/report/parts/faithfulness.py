@@ -8,7 +8,7 @@ from closelook.evaluation.report.page import Part
 from closelook.evaluation.report.results import CellKey, Methods
 from closelook.evaluation.report.sections import faithfulness as tables
 from closelook.evaluation.report.sections import shares as removed
-from closelook.evaluation.report.sections.choices import MethodTrials, Search, choices_table, search_figures
+from closelook.evaluation.report.sections.choices import MethodTrials, Search, best_table, choices_table, search_figures
 from closelook.evaluation.report.sections.evidence import (
     EvidencePoints,
     evidence_figure,
@@ -107,7 +107,8 @@ def composites_part(report: Reported) -> Part:
     """The trials of every method whose composite the config left open."""
     choices = (choice for model in report.run.plan.models for choice in model.choices)
     searches = [search for choice in choices for search in _searched(choice, report.methods)]
-    return report.part("Rules by groups of layers", PAGE, figures=search_figures(searches, report.methods))
+    figures, tables = search_figures(searches, report.methods), [best_table(searches, report.methods)]
+    return report.part("Rules by groups of layers", PAGE, figures=figures, tables=tables)
 
 
 def _searched(choice: Choice, methods: Methods) -> Iterator[Search]:
@@ -117,8 +118,7 @@ def _searched(choice: Choice, methods: Methods) -> Iterator[Search]:
     at = choice.artifact
     for option in methods[at.method].options:
         if option.named_in == KEY and option.name in choice.options[0]:
-            trials = []
-            for options, trial in zip(choice.options, choice.record["trials"], strict=True):
-                if trial["n"]:
-                    trials.append((Spec.of(options[option.name]), trial["delta_area"]))
-            yield Search(at.model, at.task, at.method, trials)
+            specs = [Spec.of(options[option.name]) for options in choice.options]
+            deltas = [trial["delta_area"] if trial["n"] else None for trial in choice.record["trials"]]
+            trials = [(spec, delta) for spec, delta in zip(specs, deltas, strict=True) if delta is not None]
+            yield Search(at.model, at.task, at.dtype, at.method, trials, specs[choice.record["chosen"]])
