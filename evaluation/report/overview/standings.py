@@ -147,7 +147,7 @@ def _groups(results: Results, standings: Sequence[Standing]) -> str:
         return "No method is shown to find the evidence more often than another."
     if results.baseline in [standing.method for standing in first_group(standings)]:
         return "No method is shown to find the evidence more often than random relevance does."
-    return f"Each of the other {others} is shown to find the evidence less often than some method."
+    return f"Each of the other {others} is shown to find the evidence less often than at least one method."
 
 
 def _failing(standings: Sequence[Standing]) -> list[str]:
