@@ -55,7 +55,8 @@ def samples(facts: Facts) -> Checked:
         dtype = facts.dtype(record["model"], record["task"])
         for row in record["rows"]:
             name = f"{named}/{row['label']}/{row['explanation']}"
-            cell = (record["model"], record["task"], dtype, NAMES.get(row["label"], ""))
+            method = NAMES.get(row["label"].removesuffix(" (near noise)"), "")
+            cell = (record["model"], record["task"], dtype, method)
             if "of" in row:
                 name = f"{name}/{row['of']}"
                 relevance = of_label(facts, cell, record["sample_id"], row["of"])
