@@ -38,6 +38,7 @@ def explain_file(
     of: ModelOptions,
     methods: Sequence[Method],
     columns: Mapping[str, str],
+    encoding: str,
     workers: int,
     explanation: str | None,
     truncate: bool,
@@ -51,7 +52,7 @@ def explain_file(
     for column in columns:
         if column not in COLUMNS:
             raise UserError(f"--column {column}=...: it must name one of {', '.join(COLUMNS)} before the =")
-    rows = _texts(file, columns)
+    rows = _texts(file, columns, encoding)
     model = _model_of(of, workers)
     resolved = resolve(ModelConfig.model_validate(model))
     if resolved.kind.images:
@@ -81,14 +82,14 @@ def explain_file(
     return not failures
 
 
-def _texts(file: str, columns: Mapping[str, str]) -> list[dict[str, str]]:
+def _texts(file: str, columns: Mapping[str, str], encoding: str) -> list[dict[str, str]]:
     """The known columns of each row that are not empty, and its text; a row without an id gets its number.
 
     Raises UserError if no row has a text.
     """
     rows: list[dict[str, str]] = []
     for part in fetch(file, IN_FOLDERS):
-        for number, (_, record) in enumerate(records(part), start=len(rows) + 1):
+        for number, (_, record) in enumerate(records(part, encoding), start=len(rows) + 1):
             row = renamed(record, columns)
             known = {} if not isinstance(row, Mapping) else {name: row.get(name) for name in COLUMNS}
             filled = {name: str(value) for name, value in known.items() if value not in (None, "")}
