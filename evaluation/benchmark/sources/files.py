@@ -23,7 +23,7 @@ from closelook.lrp_core.records.types import UserError
 
 Record = tuple[str, Any]  # (file:line or similar, the record, or the Malformed that says why there is none)
 UTF_8 = "utf-8"
-_ANOTHER = "save it as UTF-8"
+_ANOTHER = "save it as UTF-8; explain-file reads others by --encoding, such as latin-1"
 #: The ends of names of compressed files, and pyarrow's codecs for them.
 COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 
