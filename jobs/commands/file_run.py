@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from closelook.evaluation.benchmark.samples import Malformed
 from closelook.evaluation.benchmark.sources.files import IN_FOLDERS, fetch, records
 from closelook.evaluation.benchmark.sources.own import ID, renamed
 from closelook.jobs.commands.init import name_of, task_of_samples
@@ -88,15 +89,20 @@ def _texts(file: str, columns: Mapping[str, str], encoding: str) -> list[dict[st
     Raises UserError if no row has a text.
     """
     rows: list[dict[str, str]] = []
+    malformed: list[str] = []
     for part in fetch(file, IN_FOLDERS):
-        for number, (_, record) in enumerate(records(part, encoding), start=len(rows) + 1):
+        for number, (where, record) in enumerate(records(part, encoding), start=len(rows) + 1):
+            if isinstance(record, Malformed):
+                malformed.append(f"{where}: {record}")
             row = renamed(record, columns)
             known = {} if not isinstance(row, Mapping) else {name: row.get(name) for name in COLUMNS}
             filled = {name: str(value) for name, value in known.items() if value not in (None, "")}
             rows.append({ID: str(number), "text": "", **filled})
     if not any(row.get("text", "").strip() for row in rows):
         advice = "name its column with --column text=NAME, or add a first line with the names of columns"
-        raise UserError(f"no row of {file} holds a text: {advice}")
+        raise UserError(f"no row of {file} holds a text: {malformed[0] if malformed else advice}")
+    if malformed:
+        complain(f"{len(malformed):,} rows cannot be read, and count as empty; the first: {malformed[0]}")
     return rows
 
 

@@ -87,7 +87,9 @@ def test_a_row_that_raises_is_rejected_and_the_others_are_as_if_it_were_well(und
     assert attribute(config, store).complete
     for name, table in relevance_of(config, store).items():
         expected = [row for row in undisturbed[2][name].to_pylist() if row["sample_id"] != "s003"]
-        assert table.to_pylist() == expected
+        for row, other in zip(table.to_pylist(), expected, strict=True):
+            assert row["sample_id"] == other["sample_id"]
+            assert row["relevance"] == pytest.approx(other["relevance"], abs=1e-6), "batches are smaller: rounding"
     cell = next(make_plan(config, store).cells()).artifact
     assert store.manifest(cell.name)["rejects"] == {"model_error": 1}
     (reject,) = store.read(cell.rejects, REJECT).to_pylist()
