@@ -106,6 +106,7 @@ class Panel:
     lines: Sequence[Line]
     axis: Mapping[str, Any] = field(default_factory=dict)  # properties of its axes, the arguments of `Axes.set`
     height: float = 2.26  # inches, with the title and the numbers of the axes
+    crossing: tuple[float, float] | None = None  # (x, y) of dashed lines through the whole panel
 
     @property
     def size(self) -> tuple[float, float]:
@@ -114,6 +115,9 @@ class Panel:
 
     def draw(self, axis: Axes) -> None:
         """Draws all lines."""
+        if self.crossing is not None:
+            axis.axvline(self.crossing[0], linewidth=0.9, **DASHED)
+            axis.axhline(self.crossing[1], linewidth=0.9, **DASHED)
         for line in self.lines:
             line.draw(axis)
         axis.set(**self.axis)

@@ -27,7 +27,7 @@ from closelook.evaluation.report.heatmaps.overlay import css_ramp
 from closelook.evaluation.report.leaves import Entry, Leaves, script_hash
 from closelook.evaluation.report.overview.glossary import TERMS
 from closelook.evaluation.report.overview.leaderboard import glossary, leaderboard, left_out, table_of
-from closelook.evaluation.report.overview.standings import Board
+from closelook.evaluation.report.overview.standings import MEANING, Board, Standing
 from closelook.evaluation.report.render import decimals, number, reason
 from closelook.evaluation.report.results import Results
 from closelook.evaluation.report.table import SMALLEST_ROW, Column, Table
@@ -109,6 +109,16 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """The first screen: which methods to use, and how sure that is."""
+
+    sentence: str
+    picture: Sequence[Figure]
+    sample: Markup  # the heat map of a sample
+    levels: Sequence[tuple[str, Sequence[Standing | None]]]  # (label of a method, its standing on every board)
+
+
+@dataclass(frozen=True)
 class Site:
     """The content of all pages."""
 
@@ -120,6 +130,7 @@ class Site:
     summary: str = ""
     notes: Sequence[str] = ()
     boards: Sequence[Board] = ()
+    answer: Answer | None = None
     glance: Sequence[Figure] = ()  # of the first page
 
     def files(self) -> dict[str, str | bytes]:
@@ -134,7 +145,8 @@ class Site:
         files: dict[str, str | bytes] = {}
         for page, values in contents.items():
             files[page] = self._page(page, list(contents), values)
-        figures = [*self.glance, *(figure for part in self.parts for figure in part.figures)]
+        shown_first = self.answer.picture if self.answer else ()
+        figures = [*shown_first, *self.glance, *(figure for part in self.parts for figure in part.figures)]
         tables = [leaderboard(self.boards), *self.tables]
         tables += [table for part in self.parts for table in (*part.tables, *part.details)]
         for figure in figures:
@@ -164,6 +176,8 @@ class Site:
             "long": long,
             "summary": self.summary,
             "notes": self.notes,
+            "answer": self.answer,
+            "meaning": MEANING,
             "boards": [(board, table_of(board, ranking)) for board in self.boards],
             "left_out": left_out(results, self.boards),
             "glossary": glossary(results),

@@ -5,14 +5,17 @@ Shapes: N samples, M methods, K metrics, R resamples, G clusters (each sample is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy  # its parts are imported when they are first used: scipy.stats takes a while
 
 from closelook.evaluation.scoring.intervals import (
     FEWEST_CLUSTERS,
     LEVEL,
+    ROUNDING,
     Resampling,
     chunk_sizes,
     cluster_sums,
@@ -24,6 +27,7 @@ from closelook.evaluation.scoring.intervals import (
 
 SURE = 0.05  # adjusted p values below this tell two methods apart
 FLIPS = 9_999  # random sign patterns; all patterns where these are not more
+HITS = ("pg", "pg2")  # metrics by which a sample is hit or not, and random relevance hits with a known probability
 FEWEST_TESTED = 6  # fewer samples, or clusters, are not tested
 TEST = (
     "two-sided paired sign-flip test on the per-sample differences, p values adjusted for all pairs of methods of one "
@@ -97,12 +101,15 @@ def compare(
     resampling: Resampling,
     scale: float | np.ndarray = 100.0,
     shares: bool | np.ndarray = False,
+    chance: str | None = None,
 ) -> Comparison | None:
     """Compares M methods by K metrics, from the `values` [N, M, K] of N samples.
 
     Results are multiplied by `scale`, a number or [K]; by default they are in percent. `shares` (a bool or [K]) says
-    which metrics lie between 0 and 1. Returns None if there are no values or no resamples. With fewer than
-    FEWEST_TESTED samples or clusters no difference is tested: all p values are 1.
+    which metrics lie between 0 and 1. The values of the method `chance` are expected values of random relevance, not
+    scores: others are tested against it by `hits_p` where metrics are HITS, and not by other metrics. Returns None if
+    there are no values or no resamples. With fewer than FEWEST_TESTED samples or clusters no difference is tested: all
+    p values are 1.
     """
     n, m, k = values.shape
     clusters = resampling.clusters
@@ -114,6 +121,7 @@ def compare(
     p = np.ones((m, m, k))
     pairs = m * (m - 1) // 2
     first, second = np.triu_indices(m, 1)
+    scored = np.array([name != chance for name in methods])
     for at, share in enumerate(np.broadcast_to(shares, k)):
         scores = values[:, :, at]  # [N, M]
         low[:, at], high[:, at] = mean_intervals(scores, resampling, (0.0, 1.0) if share else None)
@@ -122,7 +130,12 @@ def compare(
         difference_low[first, second, at], difference_high[first, second, at] = ends
         difference_low[second, first, at], difference_high[second, first, at] = -ends[1], -ends[0]
         smallest[at] = smallest_difference(differences, max(1, pairs), clusters=clusters)
-        p[:, :, at] = sign_flip_p(cluster_sums(scores, clusters)[0], resampling.seed)
+        p_of_pairs = sign_flip_p(cluster_sums(scores[:, scored], clusters)[0], resampling.seed)
+        p[np.ix_(scored, scored, [at])] = p_of_pairs[:, :, None]
+        if not scored.all() and metrics[at] in HITS:
+            [floor] = scores[:, ~scored].T
+            against = holm_adjusted([hits_p(hits, floor) for hits in scores[:, scored].T])
+            p[scored, ~scored, at] = p[~scored, scored, at] = against
     low, high, difference_low, difference_high = (scale * end for end in (low, high, difference_low, difference_high))
     mean = scale * values.mean(axis=0)
     count = None if clusters is None else len(np.unique(clusters))
@@ -194,6 +207,24 @@ def sign_flip_p(values: np.ndarray, seed: int) -> np.ndarray:
     p = np.ones((values.shape[1], values.shape[1]))
     p[first, second] = p[second, first] = adjusted
     return p
+
+
+def hits_p(hits: np.ndarray, chance: np.ndarray) -> float:
+    """Two-sided p value of the number of `hits` [N] of a method, if sample i were hit with the probability `chance`[i].
+
+    The number of hits of random relevance has the Poisson-binomial distribution, so the test is exact. Shares of a hit,
+    which a tie of several tokens gives, vary less than hits do: then the p value is too large.
+
+    >>> hits_p(np.array([1.0, 1.0, 1.0]), np.array([0.5, 0.5, 0.1]))
+    0.05
+    """
+    probability = np.ones(1)  # of every number of hits
+    for chance_of_some, samples in zip(*np.unique(chance, return_counts=True), strict=True):
+        probability = np.convolve(probability, scipy.stats.binom.pmf(np.arange(samples + 1), samples, chance_of_some))
+    total = hits.sum()
+    at_least = probability[math.ceil(total - ROUNDING) :].sum()
+    at_most = probability[: math.floor(total + ROUNDING) + 1].sum()
+    return float(min(1.0, 2 * min(at_least, at_most)))
 
 
 def _sign_patterns(rows: int, seed: int) -> Iterator[np.ndarray]:

@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 
 from closelook.evaluation.report.overview.standings import (
+    BELOW,
+    CHANCE,
     DELTA,
+    TOP,
     Board,
     OtherNumbers,
     Seconds,
     Standing,
-    Verdicts,
     conclusion,
-    first_group,
 )
 from closelook.evaluation.report.results import CellKey, Methods, Results
 from closelook.evaluation.report.table import (
@@ -70,18 +71,22 @@ def _board(results: Results, compared: Comparison, other_numbers: OtherNumbers, 
                 faithfulness=compared_cell(faithful, method, DELTA),
                 seconds=other_numbers.seconds.get(cell),
                 failed=other_numbers.verdicts.get(cell),
-                fails_on=_failed_on(other_numbers.verdicts, method),
+                level=_level(results, compared, method, rank),
             )
             standings.append(standing)
-    is_chance = results.baseline in [standing.method for standing in first_group(standings)]
-    concluded = conclusion(results, model, task, standings, compared)
-    return Board(model, task, standings, concluded, is_chance, _dropped(results, compared, model, task))
+    judged = [standing for standing in standings if standing.method not in results.baselines]
+    concluded = conclusion(results, model, task, judged, compared)
+    return Board(model, task, standings, concluded, _dropped(results, compared, model, task))
 
 
-def _failed_on(verdicts: Verdicts, method: str) -> tuple[str, ...]:
-    """Every "model · task" on which a method fails a control."""
-    failed = (failure[:2] for failure, control in verdicts.items() if control and failure[2] == method)
-    return tuple(f"{model} · {task}" for model, task in failed)
+def _level(results: Results, compared: Comparison, method: str, group: int) -> str:
+    """CHANCE if a method is not shown to be better than random relevance, else TOP in the first group, else BELOW."""
+    floor = results.baseline
+    if floor in compared.methods:
+        beats = compared.beats(lead(), METRICS[lead()].higher_is_better)
+        if not beats[compared.methods.index(method), compared.methods.index(floor)]:
+            return CHANCE
+    return TOP if group == 1 else BELOW
 
 
 def _dropped(results: Results, compared: Comparison, model: str, task: str) -> int:

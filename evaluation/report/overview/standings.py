@@ -19,6 +19,13 @@ from closelook.evaluation.scoring.statistics import Comparison
 
 DELTA = "delta_area"
 NOT_MEASURED = "–"
+#: Levels of a method on a model and task: no other is shown to be better; one is; not shown to beat random relevance.
+TOP, BELOW, CHANCE = "top", "below", "chance"
+MEANING = {
+    TOP: "no other method is shown to be better",
+    BELOW: "another is shown to be better",
+    CHANCE: "not shown to be better than random relevance",
+}
 Seconds = Mapping[tuple[str, str, str], float]  # of a sample, by (model, task, method)
 Verdicts = Mapping[tuple[str, str, str], str]  # the control that (model, task, method) fails; "" if it passes
 
@@ -34,7 +41,7 @@ class Standing:
     faithfulness: Cell
     seconds: float | None  # of a sample, as measured in this run
     failed: str | None = None  # the control that it fails on this model and task; "" if it passes; None if none was run
-    fails_on: tuple[str, ...] = ()  # every "model · task" of the run on which it fails a control
+    level: str = TOP
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,6 @@ class Board:
     task: str
     standings: Sequence[Standing]
     conclusion: str
-    is_chance: bool = False  # random relevance is in the first group
     dropped: int = 0  # samples that some method explains and the comparison leaves out
 
     @property
@@ -61,17 +67,8 @@ class Board:
 
     @property
     def used(self) -> list[Standing]:
-        """The methods to use: those of the first group that fail no control; none if random relevance is in it."""
-        return [] if self.is_chance else sound(self.standings)
-
-    @property
-    def controls(self) -> str:
-        """The numbers of methods to use that passed a control on this model and task, and that were not tried."""
-        tried = [standing for standing in self.used if standing.failed is not None]
-        if not tried:
-            return NOT_MEASURED if self.used else ""
-        untried = len(self.used) - len(tried)
-        return f"{len(tried)} passed, {untried} untried" if untried else "passed"
+        """The methods of the first group that are shown to find the evidence more often than random relevance."""
+        return [standing for standing in self.standings if standing.level == TOP]
 
     @property
     def spans(self) -> dict[str, str]:
@@ -97,16 +94,6 @@ class OtherNumbers:
     faithfulness: Mapping[tuple[str, str], Comparison] = field(default_factory=dict)
     seconds: Seconds = field(default_factory=dict)
     verdicts: Verdicts = field(default_factory=dict)
-
-
-def first_group(standings: Sequence[Standing]) -> list[Standing]:
-    """The methods that no other method is shown to beat."""
-    return [standing for standing in standings if standing.group == 1]
-
-
-def sound(standings: Sequence[Standing]) -> list[Standing]:
-    """The methods of the first group that fail no control of the run."""
-    return [standing for standing in first_group(standings) if not standing.fails_on]
 
 
 def milliseconds(seconds: float) -> str:
@@ -135,29 +122,31 @@ def conclusion(results: Results, model: str, task: str, standings: Sequence[Stan
     """The conclusion on a model and task, from the groups and the comparison that they come from."""
     if not compared.is_tested:
         return f"No difference is tested with {_samples_of(compared)}: too few."
-    sentences = [_groups(results, standings), *_failing(standings)]
+    sentences = [_groups(standings), _failing(standings)]
     sentences += [_power(compared), _other_seeds(results, model, task, compared)]
     return " ".join(filter(None, sentences))
 
 
-def _groups(results: Results, standings: Sequence[Standing]) -> str:
-    """The sentence on what tests say of the first group."""
-    others = sum(standing.group > 1 for standing in standings)
-    if not others:
-        return "No method is shown to find the evidence more often than another."
-    if results.baseline in [standing.method for standing in first_group(standings)]:
+def _groups(standings: Sequence[Standing]) -> str:
+    """The sentence on what tests say of the methods."""
+    at_chance = [standing.label for standing in standings if standing.level == CHANCE]
+    if len(at_chance) == len(standings):
         return "No method is shown to find the evidence more often than random relevance does."
-    return f"Each of the other {others} is shown to find the evidence less often than at least one method."
-
-
-def _failing(standings: Sequence[Standing]) -> list[str]:
-    """A sentence for each method of the first group that is not to be used, because it fails a control in the run."""
+    below = sum(standing.level == BELOW for standing in standings)
     sentences = []
-    for standing in first_group(standings):
-        if standing.fails_on:
-            failed = ", ".join(standing.fails_on)
-            sentences.append(f"{standing.label} is not to be used: it fails a control on {failed}.")
-    return sentences
+    if below:
+        sentences.append(f"{below} of {len(standings)} are shown to find the evidence less often than another.")
+    elif not at_chance:
+        sentences.append("No method is shown to find the evidence more often than another.")
+    if at_chance:
+        sentences.append(f"Not shown to find it more often than random relevance: {', '.join(at_chance)}.")
+    return " ".join(sentences)
+
+
+def _failing(standings: Sequence[Standing]) -> str:
+    """The sentence on the methods that fail a control on this model and task; empty if there are none."""
+    failing = [standing.label for standing in standings if standing.failed]
+    return f"Fails a control here: {', '.join(failing)}." if failing else ""
 
 
 def _power(compared: Comparison) -> str:

@@ -8,6 +8,8 @@ import yaml
 
 from closelook.evaluation.benchmark.demo import IDS
 from closelook.evaluation.report.explorers import Explorer, sample_explorer
+from closelook.evaluation.report.leaves import Entry
+from closelook.evaluation.report.overview.answer import answer_of, noting
 from closelook.evaluation.report.overview.leaderboard import boards
 from closelook.evaluation.report.page import Provenance, Site
 from closelook.evaluation.report.results import Results
@@ -59,7 +61,8 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     shown_boards = boards(results, reported.other_numbers)
     tables = all_tables(store, results)
     added = [product.report(run) for product in of_packages() if product.report is not None]
-    of_samples = sample_explorer(samples.entries(run, results))
+    telling: list[Entry] = []
+    of_samples = sample_explorer(noting(samples.entries(run, results), telling))
     explorers = {
         "samples.html": of_samples,
         "neurons.html": neurons.explorer(run, results, of_samples.names),
@@ -74,6 +77,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
         summary=_summary(run, results),
         notes=tuple(notes(run, results)),
         boards=shown_boards,
+        answer=answer_of(results, shown_boards, telling[0] if telling else None) if shown_boards else None,
         glance=glance_figure(tables[1], results),
     )
     files, written = site.files(), {}

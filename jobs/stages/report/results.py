@@ -224,7 +224,7 @@ def _compare(run: Run, results: Results, cell_keys: list[CellKey]) -> Comparison
     stacked = np.stack(values, axis=1)  # [N, M, K]
     scale, shares = scale_of(measured.values())
     drawn = run.config.resampling.within(results.clusters_of(cell_keys[0].task, ids.to_pylist()))
-    return compare(stacked, methods, tuple(measured), drawn, scale, shares)
+    return compare(stacked, methods, tuple(measured), drawn, scale, shares, chance=results.baseline)
 
 
 def scale_of(metrics: Iterable[Metric]) -> tuple[np.ndarray, np.ndarray]:
