@@ -222,12 +222,12 @@ class Ledger:
 
 
 def _parsed(content: bytes) -> Record | None:
-    """The manifest in `content`; None if it is no JSON object."""
+    """The manifest in `content`; None if it is none, or of a version before manifests listed files."""
     try:
         record = from_json(content)  # takes half of the time of json.loads
     except ValueError:
         return None
-    return record if isinstance(record, dict) else None
+    return record if isinstance(record, dict) and "files" in record else None
 
 
 def _paths(artifact: Artifact, record: Mapping[str, Any]) -> list[str]:
