@@ -215,7 +215,7 @@ def test_a_notebook_says_what_white_is(gpt2):
     explanation = closelook.explain(TEXT, **PAIR, model=gpt2, method=["embedding_norm", "lrp"])
     norms = explanation["embedding_norm"]
     html = explanation._repr_html_()
-    assert f"embedding_norm (white is {float(norms.min()):.3g})" in html
+    assert f"embedding_norm (the smallest, {float(norms.min()):.3g}, is white)" in html
     assert "lrp (white" not in html
 
 

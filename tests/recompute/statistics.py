@@ -7,7 +7,7 @@ Monte Carlo, both the product's and ours; what is no draw is a range of one numb
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations, product
@@ -175,11 +175,6 @@ def sign_flip(differences: np.ndarray, draws: int, sizes: np.ndarray | None = No
     return [p_range(p, n, draws) for p in hits.tolist()]
 
 
-def hull(ranges: Sequence[Range]) -> Range:
-    """The first of some ranges, as wide as all of them."""
-    return Range(ranges[0].value, min(bounds.least for bounds in ranges), max(bounds.most for bounds in ranges))
-
-
 def p_range(p: float, n: int, draws: int) -> Range:
     """The p that `draws` flips give where `p` of our flips of `n` samples reach what was observed."""
     ours = len(flips(n))
@@ -192,15 +187,12 @@ def is_tested(n: int) -> bool:
     return n >= 6
 
 
-def max_t(values: np.ndarray, draws: int, sizes: np.ndarray | None = None) -> dict[tuple[int, int], Range]:
-    """Adjusted p of every pair of columns of `values` [n, M] by step-down max-T under random signs; 1 of too few rows.
-
-    `sizes` [M] are the sums of what the columns are rounded from, by default of the columns.
-    """
+def max_t(values: np.ndarray, draws: int) -> dict[tuple[int, int], Range]:
+    """Adjusted p of every pair of columns of `values` [n, M] by step-down max-T under random signs; 1 of few rows."""
     pairs, n = list(combinations(range(values.shape[1]), 2)), len(values)
     if not is_tested(n):
         return dict.fromkeys(pairs, Range.exact(1.0))
-    sizes = np.abs(values).sum(0) if sizes is None else sizes
+    sizes = np.abs(values).sum(0)
     observed, flipped = {}, {}
     for a, b in pairs:
         difference = values[:, a] - values[:, b]
@@ -216,6 +208,16 @@ def max_t(values: np.ndarray, draws: int, sizes: np.ndarray | None = None) -> di
     for pair in sorted(pairs, key=observed.__getitem__, reverse=True):
         least = ps[pair] = max(least, ps[pair])
     return {pair: p_range(ps[pair], n, draws) for pair in pairs}
+
+
+def hits_p(total: float, chances: np.ndarray) -> float:
+    """Two-sided p of so many hits, where each sample is hit by its own chance: one sample after the other."""
+    probability = np.array([1.0])
+    for chance in chances:
+        probability = np.append(probability, 0.0) * (1 - chance) + np.append(0.0, probability) * chance
+    counts = np.arange(len(probability))
+    tails = (probability[counts >= total - 1e-6].sum(), probability[counts <= total + 1e-6].sum())
+    return min(1.0, 2 * min(tails))
 
 
 def holm(ps: list[Range]) -> list[Range]:

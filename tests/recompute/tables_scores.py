@@ -77,7 +77,10 @@ def methods_of(facts: Facts, model: str, task: str) -> dict[str, Cell]:
 
 @cache
 def paired_tests(facts: Facts, model: str, task: str) -> dict[tuple[str, str, str], Range]:
-    """Adjusted p of each pair of methods by metric; the family is the pairs of one model, task and metric."""
+    """Adjusted p of each pair of methods by metric; the family is the pairs of one model, task and metric.
+
+    Random relevance has a family of its own: the exact tests of each method's hits against chance.
+    """
     cells = methods_of(facts, model, task)
     cells = {name: cell for name, cell in cells.items() if not facts.noise(cell)}
     adjusted = {}
@@ -86,13 +89,17 @@ def paired_tests(facts: Facts, model: str, task: str) -> dict[tuple[str, str, st
     common = sorted(set.intersection(*(set(facts.scored(cell).index) for cell in cells.values())))
     for name in METRICS.values():
         values = np.stack([facts.scored(cell).loc[common, name].to_numpy() for cell in cells.values()], axis=1)
-        slack = np.array([facts.slack(cell, name)[0] for cell in cells.values()])
-        shifts = (0, -slack, slack) if slack.any() else (0,)
-        sizes = np.abs(values).sum(axis=0)
-        tests = [statistics.max_t(values + shift, facts.flips, sizes) for shift in shifts]
-        for a, b in tests[0]:
-            p = statistics.hull([test[a, b] for test in tests])
-            first, second = (list(cells)[at] for at in (a, b))
+        names = [method for method in cells if method != "random"]
+        scores = {method: values[:, at] for at, method in enumerate(cells)}
+        tests = statistics.max_t(np.stack([scores[method] for method in names], axis=1), facts.flips)
+        pairs = {(names[a], names[b]): p for (a, b), p in tests.items()}
+        if "random" in scores:
+            against = [Range.exact(1.0)] * len(names)
+            if name in ("pg", "pg2") and statistics.is_tested(len(common)):
+                ps = [statistics.hits_p(scores[method].sum(), scores["random"]) for method in names]
+                against = statistics.holm([Range.exact(p) for p in ps])
+            pairs |= {(method, "random"): p for method, p in zip(names, against, strict=True)}
+        for (first, second), p in pairs.items():
             adjusted[first, second, name] = adjusted[second, first, name] = p
     return adjusted
 

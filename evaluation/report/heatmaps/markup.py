@@ -117,7 +117,7 @@ def _lines(entry: Entry, several: bool) -> Markup:
     target = f"{entry['target']} · " if several else ""
     lines = Markup("")
     for row in entry["rows"]:
-        white = f" (white is {row['low']:.3g})" if "low" in row else ""
+        white = f" (the smallest, {row['low']:.3g}, is white)" if "low" in row else ""
         lines += _LINE.format(label=target + row["label"] + white, tokens=_tokens(entry, row))
     return lines
 

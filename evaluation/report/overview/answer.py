@@ -15,10 +15,12 @@ from closelook.evaluation.report.page import Answer, Figure
 from closelook.evaluation.report.results import Results
 from closelook.evaluation.report.table import Cell
 from closelook.evaluation.scoring.metrics import lead
+from closelook.lrp_core.records.explained import CONTRASTIVE, NONE
 
 NAMED = 3  # methods that the sentence names, and that the heat map shows
-PANELS = 3  # model-task pairs that the picture shows
-_SIZES = (3.0, 10.0)  # points: the marks of the fastest and of the slowest method of a panel
+LONGEST = 40  # tokens of the sample of the heat map
+PANELS = 2  # model-task pairs that the picture shows
+_SIZES = (4.0, 10.0)  # points: the marks of the fastest and of the slowest method of a panel
 
 PICTURE = Plot(
     "answer",
@@ -63,6 +65,10 @@ def sentence(results: Results, boards: Sequence[Board]) -> str:
     nothing = [f"{board.model} · {board.task}" for board in boards if not board.used]
     if nothing:
         sentences.append(f"No method beats random relevance on {', '.join(nothing)}.")
+    failing = [(each.label, board) for board in boards for each in board.standings if each.failed]
+    if failing:
+        named = [f"{label} on {board.model} · {board.task}" for label, board in failing]
+        sentences.append(f"Fails a control: {', '.join(named)}.")
     return " ".join([*sentences, _sureness(results, boards)]).strip()
 
 
@@ -163,7 +169,9 @@ def _ends(cell: Cell) -> list[float]:
 
 def is_telling(entry: Entry) -> bool:
     """True if a sample can stand on the first screen: a text with evidence, which the model predicts rightly."""
-    return "image" not in entry and bool(entry["correct"]) and any(entry["evidence"]) and len(entry["tokens"]) <= 40
+    explanations = {row["explanation"] for row in entry["rows"]}
+    is_known = "image" not in entry and bool(entry["correct"]) and any(entry["evidence"])
+    return is_known and CONTRASTIVE.name in explanations and len(entry["tokens"]) <= LONGEST
 
 
 def noting(entries: Iterable[Entry], found: list[Entry]) -> Iterator[Entry]:
@@ -176,9 +184,8 @@ def noting(entries: Iterable[Entry], found: list[Entry]) -> Iterator[Entry]:
 
 def shown_sample(entry: Entry, labels: Sequence[str]) -> Markup:
     """The heat map of a sample under NAMED of its methods, those whose labels come first in `labels`."""
-    explanation = entry["rows"][0]["explanation"]
-    rows = {row["label"]: row for row in reversed(entry["rows"]) if row["explanation"] == explanation}
-    order = [*(label for label in labels if label in rows), *(label for label in rows if label not in labels)]
+    rows = {row["label"]: row for row in entry["rows"] if row["explanation"] in (CONTRASTIVE.name, NONE)}
+    order = [label for label in labels if label in rows]
     asked = f"“{entry['target']}”" + (f" rather than “{entry['foil']}”" if entry["foil"] else "")
     caption = f"Which tokens made {entry['model']} say {asked}? ({entry['task']})"
     return heatmaps([{**entry, "rows": [rows[label] for label in order[:NAMED]]}], caption)

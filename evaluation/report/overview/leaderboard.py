@@ -17,6 +17,7 @@ from closelook.evaluation.report.overview.standings import (
     CHANCE,
     DELTA,
     TOP,
+    UNDER,
     Board,
     OtherNumbers,
     Seconds,
@@ -80,11 +81,14 @@ def _board(results: Results, compared: Comparison, other_numbers: OtherNumbers, 
 
 
 def _level(results: Results, compared: Comparison, method: str, group: int) -> str:
-    """CHANCE if a method is not shown to be better than random relevance, else TOP in the first group, else BELOW."""
+    """UNDER or CHANCE if a method is not shown to be better than random relevance, else TOP in the first group."""
     floor = results.baseline
     if floor in compared.methods:
+        at, floor_at = compared.methods.index(method), compared.methods.index(floor)
         beats = compared.beats(lead(), METRICS[lead()].higher_is_better)
-        if not beats[compared.methods.index(method), compared.methods.index(floor)]:
+        if beats[floor_at, at]:
+            return UNDER
+        if not beats[at, floor_at]:
             return CHANCE
     return TOP if group == 1 else BELOW
 

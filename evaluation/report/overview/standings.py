@@ -19,12 +19,13 @@ from closelook.evaluation.scoring.statistics import Comparison
 
 DELTA = "delta_area"
 NOT_MEASURED = "–"
-#: Levels of a method on a model and task: no other is shown to be better; one is; not shown to beat random relevance.
-TOP, BELOW, CHANCE = "top", "below", "chance"
+#: Levels of a method on a model and task.
+TOP, BELOW, CHANCE, UNDER = "top", "below", "chance", "under"
 MEANING = {
     TOP: "no other method is shown to be better",
     BELOW: "another is shown to be better",
     CHANCE: "not shown to be better than random relevance",
+    UNDER: "shown to be worse than random relevance",
 }
 Seconds = Mapping[tuple[str, str, str], float]  # of a sample, by (model, task, method)
 Verdicts = Mapping[tuple[str, str, str], str]  # the control that (model, task, method) fails; "" if it passes
@@ -129,7 +130,8 @@ def conclusion(results: Results, model: str, task: str, standings: Sequence[Stan
 
 def _groups(standings: Sequence[Standing]) -> str:
     """The sentence on what tests say of the methods."""
-    at_chance = [standing.label for standing in standings if standing.level == CHANCE]
+    under = [standing.label for standing in standings if standing.level == UNDER]
+    at_chance = [standing.label for standing in standings if standing.level in (CHANCE, UNDER)]
     if len(at_chance) == len(standings):
         return "No method is shown to find the evidence more often than random relevance does."
     below = sum(standing.level == BELOW for standing in standings)
@@ -140,6 +142,8 @@ def _groups(standings: Sequence[Standing]) -> str:
         sentences.append("No method is shown to find the evidence more often than another.")
     if at_chance:
         sentences.append(f"Not shown to find it more often than random relevance: {', '.join(at_chance)}.")
+    if under:
+        sentences.append(f"Shown to find it less often than random relevance: {', '.join(under)}.")
     return " ".join(sentences)
 
 

@@ -90,7 +90,7 @@ const Heatmap = (() => {
       const line = element("div", "line");
       const head = element("div", "method");
       head.append(element("strong", "", row.label));
-      if (row.low) head.append(element("span", "of", `white is ${format(row.low)}`));
+      if (row.low) head.append(element("span", "of", `the smallest, ${format(row.low)}, is white`));
       if (row.of !== undefined) head.append(element("span", "of", row.of));
       if (row.hit !== undefined) {
         const top = element("span", row.hit ? "hit" : "miss", row.hit ? "on evidence" : "elsewhere");

@@ -55,7 +55,7 @@ def _show(explained: Explained, dtype: str, by_word: bool) -> None:
                 say(f"{label}{_shares(explained, method)}")
                 label = " " * len(label)
             if low := least(line.values, of_methods.special):
-                label += f"(white is {low:.3g}) " if terminal.console.color_system else ""
+                label += f"(the smallest, {low:.3g}, is white) " if terminal.console.color_system else ""
             say(Text(label) + _tokens(explained, of_methods, line))
 
 

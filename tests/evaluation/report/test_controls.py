@@ -84,6 +84,6 @@ def test_the_first_screen_names_a_failed_control_beside_the_method():
     assert {standing.method: standing.failed for standing in board.standings if standing.failed} == {
         "attnlrp": "randomisation"
     }
-    assert "AttnLRP is not to be used: it fails a control on" in board.conclusion
+    assert "Fails a control here: AttnLRP." in board.conclusion
     rows = leaderboard([board]).rows
     assert [row.labels[1] for row in rows if row.cells[-1].state == "randomisation"] == ["AttnLRP"]

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from closelook.evaluation.report.overview.answer import levels, picture, sentence
 from closelook.evaluation.report.overview.glossary import TERMS
 from closelook.evaluation.report.overview.leaderboard import (
     boards,
@@ -14,7 +15,7 @@ from closelook.evaluation.report.overview.leaderboard import (
     left_out,
     method_seconds,
 )
-from closelook.evaluation.report.overview.standings import OtherNumbers
+from closelook.evaluation.report.overview.standings import CHANCE, DELTA, TOP, OtherNumbers
 from closelook.evaluation.report.results import CellKey, Results, Score, Variant
 from closelook.evaluation.scoring.intervals import Resampling
 from closelook.evaluation.scoring.metrics import METRICS, lead
@@ -58,12 +59,9 @@ def test_methods_stand_in_groups_by_model_and_task():
 
 def test_a_group_of_several_is_no_winner():
     [board] = boards(some_results(), OtherNumbers())
-    conclusion = board.conclusion
-    assert conclusion.startswith(
-        "Each of the other 2 is shown to find the evidence less often than at least one method."
-    )
+    assert board.conclusion.startswith("1 of 3 are shown to find the evidence less often than another.")
     assert [standing.method for standing in board.used] == ["lrp", "attnlrp"]
-    assert f" With {N} samples, differences of PG below " in conclusion
+    assert f" With {N} samples, differences of PG below " in board.conclusion
 
 
 def test_a_method_that_is_not_beaten_does_not_beat_all_that_are_beaten():
@@ -75,9 +73,7 @@ def test_a_method_that_is_not_beaten_does_not_beat_all_that_are_beaten():
     results = replace(some_results(), comparisons={("gpt2", "sva", "float32"): replace(comparison, p=p)})
     [board] = boards(results, OtherNumbers())
     assert board.groups[0] == ["lrp"]
-    assert board.conclusion.startswith(
-        "Each of the other 3 is shown to find the evidence less often than at least one method."
-    )
+    assert board.conclusion.startswith("2 of 3 are shown to find the evidence less often than another.")
 
 
 def test_a_board_of_few_clusters_has_tests_and_no_intervals():
@@ -87,20 +83,55 @@ def test_a_board_of_few_clusters_has_tests_and_no_intervals():
     results = replace(results, comparisons={("gpt2", "sva", "float32"): replace(comparison, low=none, high=none)})
     [board] = boards(results, OtherNumbers())
     assert board.standings[0].evidence.low is None
-    assert "less often than at least one method" in board.conclusion
+    assert "less often than another" in board.conclusion
 
 
 def test_methods_that_always_differ_alike_have_no_power_sentence():
-    [board] = boards(some_results((1.0, 1.0, 1.0, 1.0)), OtherNumbers())
+    [board] = boards(some_results((1.0, 1.0), names=("lrp", "attnlrp")), OtherNumbers())
     assert board.conclusion == "No method is shown to find the evidence more often than another."
 
 
-def test_methods_that_no_test_tells_apart_are_said_to_be_and_chance_is_named():
+def test_methods_that_are_not_shown_to_beat_random_relevance_are_named():
     [board] = boards(some_results((0.5, 0.5, 0.5, 0.5)), OtherNumbers())
-    assert board.conclusion.startswith("No method is shown to find the evidence more often than another.")
+    assert board.conclusion == "No method is shown to find the evidence more often than random relevance does."
     assert board.used == []
-    [board] = boards(some_results((0.5, 0.5, 0.05, 0.5)), OtherNumbers())
-    assert board.conclusion.startswith("No method is shown to find the evidence more often than random relevance does.")
+    [board] = boards(some_results((0.9, 0.5, 0.05, 0.5)), OtherNumbers())
+    assert "Not shown to find it more often than random relevance: AttnLRP, Gradient×Input." in board.conclusion
+    assert {standing.label: standing.level for standing in board.standings} == {
+        "LRP": TOP,
+        "AttnLRP": CHANCE,
+        "Gradient×Input": CHANCE,
+        "Random": CHANCE,
+    }
+
+
+def test_the_sentence_counts_pairs_and_says_how_sure_it_is():
+    results = some_results()
+    two = replace(
+        results,
+        comparisons={
+            **results.comparisons,
+            ("llama", "sva", "float32"): compared((0.95, 0.5, 0.1, 0.1), lead()),
+        },
+    )
+    said = sentence(two, boards(two, OtherNumbers()))
+    assert said.startswith(
+        "LRP is among the best on 2 of 2 model-task pairs, AttnLRP on 1 of 2. Each pair has 60 samples"
+    )
+    nothing = some_results((0.5, 0.5, 0.5, 0.5))
+    nothing = sentence(nothing, boards(nothing, OtherNumbers()))
+    assert nothing == "No method is shown to find the evidence more often than random relevance does."
+
+
+def test_the_table_of_levels_has_every_method_and_the_picture_those_with_both_numbers():
+    results = some_results()
+    numbers = OtherNumbers(faithfulness={("gpt2", "sva"): compared((3.0, 2.0, 0.5, 0.0), DELTA, 1.0)})
+    shown = boards(results, numbers)
+    assert [label for label, _ in levels(results, shown)] == ["LRP", "AttnLRP", "Gradient×Input", "Random"]
+    [figure] = picture(results, shown)
+    assert "Random" not in figure.svg
+    assert all(name in figure.svg for name in ("LRP", "AttnLRP", "gpt2 · sva"))
+    assert picture(results, boards(results, OtherNumbers())) == [], "nothing is drawn without faithfulness"
 
 
 def test_differences_that_other_seeds_do_not_show_are_counted():
@@ -122,16 +153,13 @@ def test_differences_that_other_seeds_do_not_show_are_counted():
     assert "seed" not in board.conclusion
 
 
-def test_controls_of_a_group_say_how_many_methods_were_tried_and_what_failed_elsewhere():
+def test_a_failed_control_is_said_where_it_failed_and_changes_no_other_board():
     verdicts = {("gpt2", "sva", "lrp"): "", ("llama", "sva", "attnlrp"): "randomisation"}
     [board] = boards(some_results(), OtherNumbers(verdicts=verdicts))
-    assert board.controls == "passed"
-    assert [standing.method for standing in board.used] == ["lrp"]
-    assert "AttnLRP is not to be used: it fails a control on llama · sva." in board.conclusion
-    [some] = boards(some_results(), OtherNumbers(verdicts={("gpt2", "sva", "lrp"): ""}))
-    assert some.controls == "1 passed, 1 untried"
-    [untried] = boards(some_results(), OtherNumbers())
-    assert untried.controls == "–"
+    assert [standing.method for standing in board.used] == ["lrp", "attnlrp"]
+    assert "control" not in board.conclusion
+    [board] = boards(some_results(), OtherNumbers(verdicts={("gpt2", "sva", "attnlrp"): "randomisation"}))
+    assert "Fails a control here: AttnLRP." in board.conclusion
 
 
 def test_what_the_boards_leave_out_is_told_with_the_reason():

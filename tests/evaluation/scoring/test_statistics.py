@@ -8,8 +8,10 @@ import pytest
 from closelook.evaluation.scoring import intervals, statistics
 from closelook.evaluation.scoring.intervals import Resampling
 from closelook.evaluation.scoring.statistics import (
+    SURE,
     bootstrap_means,
     compare,
+    hits_p,
     holm_adjusted,
     interval,
     sign_flip_p,
@@ -87,6 +89,37 @@ def test_level_is_kept_when_methods_do_not_differ():
     rng = np.random.default_rng(3)
     p = [sign_flip_p(rng.integers(0, 2, (40, 2)).astype(float), seed)[0, 1] for seed in range(200)]
     assert np.mean(np.array(p) < 0.05) < 0.08
+
+
+def test_hits_of_random_relevance_are_tested_by_every_outcome():
+    chance = np.array([0.1, 0.25, 0.25, 0.5, 0.7])
+    probability = np.zeros(6)
+    for hits in itertools.product((0, 1), repeat=5):
+        probability[sum(hits)] += np.prod(np.where(hits, chance, 1 - chance))
+    for total in range(6):
+        expected = min(1, 2 * min(probability[total:].sum(), probability[: total + 1].sum()))
+        assert hits_p(np.array([1.0] * total + [0.0] * (5 - total)), chance) == pytest.approx(expected)
+    assert hits_p(chance, chance) > 0.5, "ties that give every sample its chance"
+
+
+def test_random_relevance_is_hardly_ever_called_better_or_worse_than_chance():
+    chance, rng = np.full(40, 0.07), np.random.default_rng(0)
+    hits = rng.random((2000, 40)) < chance
+    p = np.array([hits_p(row.astype(float), chance) for row in hits])
+    assert (p < SURE).mean() <= 0.05
+
+
+def test_methods_are_tested_against_the_chance_of_each_sample_and_only_by_hits():
+    rng = np.random.default_rng(0)
+    chance = np.full((30, 1, 2), 0.1)
+    scores = (rng.random((30, 2, 1)) < np.array([0.9, 0.1])[:, None]).astype(float)
+    values = np.concatenate([np.repeat(scores, 2, axis=2), chance], axis=1)
+    compared = compare(values, ("good", "poor", "random"), ("pg", "ap"), Resampling(10), chance="random")
+    good, poor = (hits_p(scores[:, at, 0], chance[:, 0, 0]) for at in (0, 1))
+    assert compared.p[:2, 2, 0] == pytest.approx(holm_adjusted([good, poor]))
+    assert (compared.p[:2, 2, 1] == 1).all()
+    alone = compare(values[:, :2], ("good", "poor"), ("pg", "ap"), Resampling(10))
+    assert (compared.p[:2, :2] == alone.p).all(), "random relevance is not of their family"
 
 
 def test_holm_by_hand():
