@@ -230,7 +230,10 @@ def test_every_label_of_a_classifier_is_a_row(page, site):
     entry = data(["Not", " good"], lines, text="Not good", slot=8, target="bad", model="classes")
     tab = page(single(site, entry, "classes"))
     script = "return [...document.querySelectorAll('#sample .method')].map((one) => one.innerText)"
-    assert [words.split() for words in tab.script(script)] == [["LRP"], ["Rollout", "white", "is", "0.5"]]
+    assert [words.split() for words in tab.script(script)] == [
+        ["LRP"],
+        ["Rollout", "the", "smallest,", "0.5,", "is", "white"],
+    ]
     tab.script(
         "const field = document.getElementById('sample-filters').elements.explanation; field.value = arguments[0];"
         "field.dispatchEvent(new Event('input', {bubbles: true}))",
@@ -238,7 +241,7 @@ def test_every_label_of_a_classifier_is_a_row(page, site):
     )
     wait(tab, "return document.querySelectorAll('#sample .line').length === 3")
     assert [words.split() for words in tab.script(script)] == [
-        ["Rollout", "white", "is", "0.5"],
+        ["Rollout", "the", "smallest,", "0.5,", "is", "white"],
         ["LRP", "bad"],
         ["LRP", "<b>"],
     ]
@@ -297,12 +300,13 @@ def test_the_page_may_not_reach_the_network_or_run_foreign_script(page, chromium
     assert all("Content Security Policy" in line or "127.0.0.1:9" in line for line in refused)
 
 
-def test_the_first_screen_says_which_methods_tests_tell_apart(page):
+def test_the_first_screen_is_a_sentence_a_picture_and_a_table_and_the_rest_is_behind_a_click(page):
     tab = page()
-    summaries = tab.script(
-        "return [...document.querySelectorAll('details.board summary')].map((line) => line.innerText)"
-    )
-    assert len(summaries) == 4, "two models on two tasks"
-    assert all("the evidence" in line for line in summaries)
-    assert tab.script("return document.querySelector('.board table').checkVisibility()") is False, "behind a click"
+    assert "is among the best on" in tab.script("return document.querySelector('h1').innerText")
+    bottom = "return document.querySelector('#levels').getBoundingClientRect().bottom"
+    assert tab.script(bottom) <= tab.script("return innerHeight")
+    assert tab.script("return document.querySelectorAll('#levels thead a').length") == 4, "two models on two tasks"
+    assert tab.script("return document.querySelector('.board table').checkVisibility()") is False
+    tab.script("document.querySelector('#levels thead a').click()")
+    assert tab.script("return document.querySelector('.board').checkVisibility()") is True, "the link opens its details"
     assert tab.script("return document.querySelector('#glossary + .glossary').innerText").count("\n") > 5

@@ -15,7 +15,7 @@ from closelook.evaluation.report.overview.leaderboard import (
     left_out,
     method_seconds,
 )
-from closelook.evaluation.report.overview.standings import CHANCE, DELTA, TOP, OtherNumbers
+from closelook.evaluation.report.overview.standings import CHANCE, DELTA, TOP, UNDER, OtherNumbers
 from closelook.evaluation.report.results import CellKey, Results, Score, Variant
 from closelook.evaluation.scoring.intervals import Resampling
 from closelook.evaluation.scoring.metrics import METRICS, lead
@@ -100,7 +100,7 @@ def test_methods_that_are_not_shown_to_beat_random_relevance_are_named():
     assert {standing.label: standing.level for standing in board.standings} == {
         "LRP": TOP,
         "AttnLRP": CHANCE,
-        "Gradient×Input": CHANCE,
+        "Gradient×Input": UNDER,
         "Random": CHANCE,
     }
 
