@@ -151,13 +151,8 @@ def test_a_notebook_shows_what_the_decoder_of_an_encoder_decoder_has_seen():
     html = explanation._repr_html_()
     second = explanation.relevance("attnlrp")[1]
     assert second.decoder_tokens.shape == (1, 2)
-    assert html.count('title="what the decoder has seen"') == 2, "a column of each token; AtMan does not speak of them"
-    first, last = (answer.target for answer in explanation.answers)
-    assert (
-        f"{last.replace('<', '&lt;').replace('>', '&gt;')} ← {first}: {float(second.decoder_tokens[0, 1]):.4g}" in html
-    )
-    assert html.count("<tbody><tr>") == 2
-    assert html.count("<tr>") == 2 * (1 + 2)
+    assert html.count('title="what the decoder has seen"') == 2, "once a prediction; AtMan does not speak of them"
+    assert f'"{explanation.answers[0].target}: {float(second.decoder_tokens[0, 1]):.4g}"' in html
 
 
 def test_a_frame_of_an_encoder_decoder_says_which_side_a_token_is_on():

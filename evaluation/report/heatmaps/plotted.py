@@ -1,4 +1,4 @@
-"""Heat maps drawn by matplotlib, for papers and slides: rows of coloured tokens, matrices of predictions, pictures."""
+"""Heat maps drawn by matplotlib, for papers and slides: rows of coloured tokens, and pictures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import PdfPages
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, fontManager
 from matplotlib.ft2font import FT2Font
@@ -24,13 +23,12 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 from closelook.evaluation.report.heatmaps.layout import letters_of, line_starts, visible
-from closelook.evaluation.report.heatmaps.tokens import Entry, EntryLine, colour, ground, in_digits, values_of
+from closelook.evaluation.report.heatmaps.tokens import Entry, EntryLine, ground
 
 _SIZE, _LETTER, _LINE = 9, 0.602 * 9 / 72, 0.24  # points; inches of a letter of the font, and of a line
 _TOKENS, _TITLES = "DejaVu Sans Mono", "DejaVu Sans"  # the fonts of tokens, and of all else
 _SHOWN = 12  # most characters without a font that a warning names
 _WIDTH, _LABEL = 7.0, 1.5  # inches, of all and of a method's name
-_CELL, _NUMBERED = 0.44, 16  # inches of a matrix's cell, and columns up to which cells have numbers
 _STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "closelook", "pdf.fonttype": 42}
 _WITHOUT_DATES = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
 
@@ -45,10 +43,9 @@ class Plot(Figure):
         return out.getvalue()
 
 
-def plotted(entries: Sequence[Entry], title: str, as_matrix: bool = False) -> Plot:
+def plotted(entries: Sequence[Entry], title: str) -> Plot:
     """The heat maps of `entries` as a figure: rows of tokens, or of images the pictures.
 
-    With `as_matrix` there is a matrix for each method, with a row for each entry and a column for each token.
     Characters that matplotlib's own fonts lack are drawn with installed fonts that have them; a warning names those
     that no font has.
     """
@@ -59,7 +56,7 @@ def plotted(entries: Sequence[Entry], title: str, as_matrix: bool = False) -> Pl
         if "image" in entries[0]:
             return _pictures(entries[0], title)
         font = {"family": [_TOKENS, *further], "size": _SIZE}
-        return _matrices(entries, title, font) if as_matrix else _rows(entries, title, font)
+        return _rows(entries, title, font)
 
 
 def _fonts_for(letters: set[str]) -> list[str]:
@@ -198,54 +195,6 @@ def _cells(entry: Entry, row: EntryLine) -> Iterator[_Token]:
         yield _Token(" |", None, dim=True)
         for token, value in zip(entry["decoder"], row["decoder"], strict=True):
             yield _Token(token, ground(value, row))
-
-
-def _matrices(entries: Sequence[Entry], title: str, font: Mapping[str, Any]) -> Plot:
-    """The figure with a matrix for each method: a row for each entry, a column for each token of the longest entry."""
-    longest = max(entries, key=lambda entry: len(entry["tokens"]) + len(entry.get("decoder", ())))
-    tables = [[values_of(entry["rows"][number]) for entry in entries] for number in range(len(longest["rows"]))]
-    columns = [*longest["tokens"], *(longest.get("decoder", ()) if "decoder" in longest["rows"][0] else ())]
-    left = max(letters_of(visible(entry["target"])) for entry in entries) * _LETTER + 0.1
-    above = max(letters_of(visible(token)) for token in columns) * _LETTER + 0.1
-    cell = min(_CELL, max(0.12, (2.5 * _WIDTH - left) / len(columns)))
-    tall = 0.6 * _CELL
-    height = _LINE * 1.5 + len(tables) * (above + _LINE * 1.5 + tall * len(entries))
-    figure, axes = _figure(left + cell * len(columns), height)
-    axes.text(0, _LINE * 0.8, title, fontsize=_SIZE + 1)
-    top = _LINE * 1.5
-    for number, table in enumerate(tables):
-        axes.text(0, top + _LINE * 0.7, longest["rows"][number]["label"], fontsize=_SIZE, fontweight="bold")
-        base = top + _LINE + above
-        for at, token in enumerate(columns):
-            x = left + (at + 0.65) * cell
-            axes.text(x, base - 0.05, visible(token), rotation=90, ha="center", parse_math=False, **font)
-        _draw_matrix(axes, table, (left, base), (cell, tall), numbered=len(columns) <= _NUMBERED)
-        for at, entry in enumerate(entries):
-            axes.text(0, base + (at + 0.7) * tall, visible(entry["target"]), parse_math=False, **font)
-        top = base + tall * len(entries) + _LINE * 0.5
-    return figure
-
-
-def _draw_matrix(
-    axes: Axes,
-    table: Sequence[Sequence[float]],
-    corner: tuple[float, float],
-    size: tuple[float, float],
-    numbered: bool,
-) -> None:
-    """Draws the cells of a matrix, coloured by their share of the largest magnitude, with their numbers if `numbered`.
-
-    `corner` is the upper left one (x, y), `size` the (width, height) of a cell, in inches.
-    """
-    every = [value for row in table for value in row]
-    high, numbers = max(map(abs, every), default=0.0) or 1.0, iter(in_digits(every))
-    (left, top), (cell, tall) = corner, size
-    for at, row in enumerate(table):
-        for column, value in enumerate(row):
-            x, y, number = left + column * cell, top + at * tall, next(numbers)
-            axes.add_patch(Rectangle((x, y), cell, tall, facecolor=to_rgb(colour(value / high)), edgecolor="w", lw=0.5))
-            if numbered:
-                axes.text(x + cell / 2, y + 0.65 * tall, number, ha="center", fontsize=_SIZE - 3)
 
 
 def _pictures(entry: Entry, title: str) -> Plot:

@@ -199,11 +199,6 @@ def short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def values_of(row: EntryLine) -> list[float]:
-    """The relevance of the tokens of a line of :func:`data`, then that of the decoder's tokens if it has any."""
-    return [*row["values"], *row.get("decoder", ())]
-
-
 def disagreement(lines: Sequence[Line], counted: Sequence[bool]) -> float:
     """The share of pairs of methods whose largest relevance is on different tokens.
 
