@@ -105,16 +105,6 @@ def test_states_run_together_equal_one_forward_each(view, way, budget):
     assert result[3].correct.max() == 1, "some state leaves the prediction as it is"
 
 
-def test_points_of_curves_read_the_state_they_ask_for(view, way):
-    row = rows_of(view)[2]
-    states = states_of(view, row, way=way)
-    [outputs] = Flipper(view, way, 64, MASK_ID).run([(row, states)])
-    curves = outputs.at(states.points).logit
-    assert curves.shape == states.points.shape
-    gone = set(np.flatnonzero(states.removed[states.points[1, 1, 4]]))
-    assert curves[1, 1, 4] == pytest.approx(alone(view, row, gone, way)[0], rel=1e-9)
-
-
 def rows_through(view, monkeypatch):
     """Sizes (rows, tokens) of every forward of the backbone from here on."""
     sizes, hidden = [], ModelView.hidden
