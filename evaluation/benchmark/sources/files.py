@@ -172,11 +172,7 @@ SEPARATORS = (",", ";", "\t")
 
 
 def separated(file: Path) -> Iterator[Record]:
-    """The rows of a CSV file with a header, as (file:line, {column: value}); a row of another length is Malformed.
-
-    The separator is that of SEPARATORS which stands in the header most often; a comma where there is none. Raises
-    UserError for a header that names a column twice or is not UTF-8.
-    """
+    """The rows of a CSV file with a header, as (file:line, {column: value}); a row of another length is Malformed."""
     first = next((line for _, line in lines(file) if isinstance(line, str)), "")
     return headed(csv_rows(file, _separator(first)), file)
 

@@ -59,10 +59,7 @@ def shares_table(rows: Sequence[Mapping[str, Any]]) -> Markup:
 
 
 def _lines(entry: Entry, several: bool) -> Markup:
-    """The lines of an entry; their labels name its target if there are `several` entries.
-
-    If all values of a line have one sign, its label tells the magnitude that is white.
-    """
+    """The lines of an entry; their labels name its target if there are `several` entries."""
     target = f"{entry['target']} · " if several else ""
     lines = Markup("")
     for row in entry["rows"]:

@@ -90,10 +90,7 @@ def _letters_in(path: str) -> frozenset[int]:
 
 
 def saved(figure: Plot, path: Path) -> None:
-    """Writes the figure in the format of the path's suffix: .pdf, .svg or .png. Raises OSError.
-
-    Equal figures give equal bytes: files hold no dates.
-    """
+    """Writes the figure in the format of the path's suffix: .pdf, .svg or .png."""
     _write(figure, path, path.suffix.removeprefix(".").lower())
 
 
