@@ -139,6 +139,7 @@ def test_no_name_of_a_store_leaves_the_folder_of_copies(tmp_path):
     assert [copy.name for copy in copies] == ["fine.jsonl"]
 
 
+@pytest.mark.nightly  # the client tries for some seconds
 def test_a_store_that_cannot_be_reached_is_no_mistake_of_the_user(monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
