@@ -2,7 +2,6 @@
 
 import json
 import re
-import warnings
 
 import pandas as pd
 import pytest
@@ -144,11 +143,7 @@ def of_a_picture(folder):
 
 
 def test_a_figure_is_one_of_matplotlib_that_notebooks_show(gpt2):
-    with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", message="no installed font has"
-        )  # which fonts there are depends on the machine
-        figure = closelook.explain("東京 🔑 keys", model=gpt2, method="lrp").plot()
+    figure = closelook.explain("The keys", model=gpt2, method="lrp").plot()
     from matplotlib.figure import Figure
 
     assert isinstance(figure, Figure)

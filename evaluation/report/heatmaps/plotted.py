@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import io
-import warnings
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
-from matplotlib.font_manager import findfont, fontManager
-from matplotlib.ft2font import FT2Font
 from matplotlib.patches import Rectangle
 from PIL import Image
 
@@ -27,7 +22,6 @@ from closelook.evaluation.report.heatmaps.tokens import Entry, EntryLine, ground
 
 _SIZE, _LETTER, _LINE = 9, 0.602 * 9 / 72, 0.24  # points; inches of a letter of the font, and of a line
 _TOKENS, _TITLES = "DejaVu Sans Mono", "DejaVu Sans"  # the fonts of tokens, and of all else
-_SHOWN = 12  # most characters without a font that a warning names
 _WIDTH, _LABEL = 7.0, 1.5  # inches, of all and of a method's name
 _STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "closelook", "pdf.fonttype": 42}
 _WITHOUT_DATES = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
@@ -46,47 +40,14 @@ class Plot(Figure):
 def plotted(entries: Sequence[Entry], title: str) -> Plot:
     """The heat maps of `entries` as a figure: rows of tokens, or of images the pictures.
 
-    Characters that matplotlib's own fonts lack are drawn with installed fonts that have them; a warning names those
-    that no font has.
+    Characters that matplotlib's own fonts lack are drawn with the fonts of `matplotlib.rcParams["font.family"]`.
     """
-    texts = [title, *(entry["target"] for entry in entries)]
-    texts += [token for entry in entries for token in (*entry["tokens"], *entry.get("decoder", ()))]
-    further = _fonts_for(set("".join(map(visible, texts))))
+    further = matplotlib.rcParams["font.family"]
     with matplotlib.rc_context({"font.family": [_TITLES, *further]}):
         if "image" in entries[0]:
             return _pictures(entries[0], title)
         font = {"family": [_TOKENS, *further], "size": _SIZE}
         return _rows(entries, title, font)
-
-
-def _fonts_for(letters: set[str]) -> list[str]:
-    """The installed fonts that have most of the `letters` which matplotlib's own fonts lack; warns of letters left."""
-    own = [_letters_in(findfont(name)) for name in (_TOKENS, _TITLES)]
-    missing = {letter for letter in letters if not letter.isspace() and any(ord(letter) not in font for font in own)}
-    # The glyphs of Last Resort, which matplotlib brings, are boxes.
-    installed = [font for font in fontManager.ttflist if not font.name.startswith("Last Resort")]
-    fonts = []
-    while missing:
-        numbers = {ord(letter) for letter in missing}
-        best = max(installed, key=lambda font: (len(numbers & _letters_in(font.fname)), font.style == "normal"))
-        added = {letter for letter in missing if ord(letter) in _letters_in(best.fname)}
-        if not added:
-            break
-        fonts.append(best.name)
-        missing -= added
-    if missing:
-        shown = " ".join(sorted(missing)[:_SHOWN]) + (" …" if len(missing) > _SHOWN else "")
-        warnings.warn(f"no installed font has {shown}: install one that has, such as Noto Sans", stacklevel=3)
-    return fonts
-
-
-@cache
-def _letters_in(path: str) -> frozenset[int]:
-    """The code points that a font file has; none for a file that cannot be read."""
-    try:
-        return frozenset(FT2Font(path).get_charmap())
-    except (RuntimeError, OSError):
-        return frozenset()
 
 
 def saved(figure: Plot, path: Path) -> None:
@@ -96,23 +57,15 @@ def saved(figure: Plot, path: Path) -> None:
 
 def saved_as_sheets(figures: Iterable[Plot], path: Path) -> None:
     """Write the figures as the pages of a PDF. Raises OSError."""
-    with _style(), PdfPages(path, metadata=_WITHOUT_DATES["pdf"]) as sheets:
+    with matplotlib.rc_context(_STYLE), PdfPages(path, metadata=_WITHOUT_DATES["pdf"]) as sheets:
         for figure in figures:
             sheets.savefig(figure, bbox_inches="tight")
 
 
 def _write(figure: Plot, target: Any, form: str) -> None:
     """Writes the figure to `target`, a path or a stream; `form` is pdf, svg or png."""
-    with _style():
+    with matplotlib.rc_context(_STYLE):
         figure.savefig(target, format=form, dpi=200, bbox_inches="tight", metadata=_WITHOUT_DATES[form])
-
-
-@contextmanager
-def _style() -> Iterator[None]:
-    """Set the style of written figures, and silence matplotlib's warnings of missing letters, of which ours tell."""
-    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")
-        yield
 
 
 def _figure(width: float, height: float) -> tuple[Plot, Axes]:
