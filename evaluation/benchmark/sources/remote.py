@@ -49,8 +49,9 @@ def download(url: str, suffixes: tuple[str, ...], nested: bool) -> list[Path]:
         return [_from_web(url)]
     folder, pattern = (url, None) if not has_magic(url) else url.rsplit("/", 1)
     try:
-        files, base = _file_system(folder)
-        info = files.info(base)
+        files, place = _file_system(folder)
+        info = files.info(place)
+        base = info["name"]  # as the store spells it
         infos = {base: info} if info["type"] == "file" else files.find(base, detail=True)
     except FileNotFoundError:
         raise UserError(f"there is nothing at {url}: give the URL of a file or a folder") from None

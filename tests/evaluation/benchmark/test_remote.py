@@ -131,7 +131,9 @@ def test_no_name_of_a_store_leaves_the_folder_of_copies(tmp_path):
 
     infos = {"data/x/../../stolen.jsonl": {"size": 1}, "data/x/fine.jsonl": {"size": 1}}
     files = SimpleNamespace(
-        info=lambda path: {"type": "directory"}, find=lambda path, detail: infos, open=lambda path: io.BytesIO()
+        info=lambda path: {"name": path, "type": "directory"},
+        find=lambda path, detail: infos,
+        open=lambda path: io.BytesIO(),
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(remote, "_file_system", lambda url: (files, "data/x"))
