@@ -193,7 +193,7 @@ def test_an_owner_whose_claim_was_given_up_writes_nothing_more(store, monkeypatc
 
     with pytest.raises(Locked, match="another run took over"):
         own()
-    assert dict(Ledger(store).records()) == {"before": {}}
+    assert dict(Ledger(store).records()) == {"before": {"files": {}}}
     store.write_manifest("after", {"files": {}})
 
 
