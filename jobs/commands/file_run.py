@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from closelook.evaluation.benchmark.samples import Malformed
@@ -90,20 +91,37 @@ def _texts(file: str, columns: Mapping[str, str], encoding: str) -> list[dict[st
     """
     rows: list[dict[str, str]] = []
     malformed: list[str] = []
-    for part in fetch(file, IN_FOLDERS):
-        for number, (where, record) in enumerate(records(part, encoding), start=len(rows) + 1):
-            if isinstance(record, Malformed):
-                malformed.append(f"{where}: {record}")
-            row = renamed(record, columns)
-            known = {} if not isinstance(row, Mapping) else {name: row.get(name) for name in COLUMNS}
-            filled = {name: str(value) for name, value in known.items() if value not in (None, "")}
-            rows.append({ID: str(number), "text": "", **filled})
+    with TemporaryDirectory() as folder:
+        for part in fetch(file, IN_FOLDERS):
+            readable = _in_utf_8(part, encoding, Path(folder))
+            for number, (where, record) in enumerate(records(readable), start=len(rows) + 1):
+                if isinstance(record, Malformed):
+                    malformed.append(f"{where}: {record}")
+                row = renamed(record, columns)
+                known = {} if not isinstance(row, Mapping) else {name: row.get(name) for name in COLUMNS}
+                filled = {name: str(value) for name, value in known.items() if value not in (None, "")}
+                rows.append({ID: str(number), "text": "", **filled})
     if not any(row.get("text", "").strip() for row in rows):
         advice = "name its column with --column text=NAME, or add a first line with the names of columns"
         raise UserError(f"no row of {file} holds a text: {malformed[0] if malformed else advice}")
     if malformed:
         complain(f"{len(malformed):,} rows cannot be read, and count as empty; the first: {malformed[0]}")
     return rows
+
+
+def _in_utf_8(file: Path, encoding: str, folder: Path) -> Path:
+    """The file, or a copy in `folder` where its `encoding` is another. Raises UserError if it cannot be decoded."""
+    if encoding == "utf-8":
+        return file
+    try:
+        text = file.read_bytes().decode(encoding)
+    except LookupError:
+        raise UserError(f"there is no encoding {encoding!r}: give one that Python knows, such as latin-1") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is not {encoding}: {error}") from None
+    copy = folder / file.name
+    copy.write_bytes(text.encode())
+    return copy
 
 
 def _model_of(of: ModelOptions, workers: int) -> dict[str, Any]:

@@ -115,13 +115,13 @@ def test_products_stand_in_the_table_under_their_own_names():
 
 def test_manifests_are_listed_and_each_is_read_once(store, monkeypatch):
     for number in range(3):
-        store.write_manifest(f"scores.{number}", {"n": number})
+        store.write_manifest(f"scores.{number}", {"n": number, "files": {}})
     read, paths = Store.read_bytes, []
     monkeypatch.setattr(Store, "read_bytes", lambda store, path: paths.append(path) or read(store, path))
     for _ in range(3):
         assert [record["n"] for _, record in Ledger(store).records()] == [0, 1, 2]
     assert len(paths) == 3
-    store.write_manifest("scores.1", {"n": 7})
+    store.write_manifest("scores.1", {"n": 7, "files": {}})
     store.delete("manifest/scores.2.json")
     assert [record["n"] for _, record in Ledger(store).records()] == [0, 7]
     assert len(paths) == 4
