@@ -32,7 +32,7 @@ from closelook.evaluation.report.table import Cell
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a6a00", "#000000")
 GREY = "#8a8577"
 POINT = {"marker": "o", "linestyle": "none"}
-DASHED = {"color": GREY, "linestyle": "--"}  # the look of the baseline
+DASHED: Any = {"color": GREY, "linestyle": "--"}  # the look of the baseline
 _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "closelook",

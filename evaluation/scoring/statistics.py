@@ -131,7 +131,7 @@ def compare(
         difference_low[second, first, at], difference_high[second, first, at] = -ends[1], -ends[0]
         smallest[at] = smallest_difference(differences, max(1, pairs), clusters=clusters)
         p_of_pairs = sign_flip_p(cluster_sums(scores[:, scored], clusters)[0], resampling.seed)
-        p[np.ix_(scored, scored, [at])] = p_of_pairs[:, :, None]
+        p[:, :, at][np.ix_(scored, scored)] = p_of_pairs
         if not scored.all() and metrics[at] in HITS:
             [floor] = scores[:, ~scored].T
             against = holm_adjusted([hits_p(hits, floor) for hits in scores[:, scored].T])
