@@ -136,9 +136,9 @@ MUTANTS = (
     Mutant(
         "second_group_is_used",
         "The first screen names methods to use that another is shown to beat.",
-        "evaluation/report/overview/standings.py",
-        "if standing.group == 1]",
-        "if standing.group <= 2]",
+        "evaluation/report/overview/leaderboard.py",
+        "return TOP if group == 1 else BELOW",
+        "return TOP if group <= 2 else BELOW",
         "tests/evaluation/report/test_leaderboard.py::test_a_group_of_several_is_no_winner",
     ),
     Mutant(
