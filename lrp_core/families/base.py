@@ -77,6 +77,11 @@ class Family(EmbeddingLayout, NormLayout, AttentionLayout, FeedForwardLayout, He
         return f"{self.name} models with labels" if self.kind.labels else f"{self.name} models"
 
     @property
+    def is_generic(self) -> bool:
+        """True for the family of models without a description."""
+        return not self.blocks
+
+    @property
     def attention_adds(self) -> bool:
         """True if the attention module itself adds the residual, so that the norm of the sum is inside of it."""
         return self.norm_order == "post" and self.attention_norm.startswith(f"{self.attention}.")

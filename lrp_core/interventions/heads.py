@@ -46,17 +46,24 @@ def branches(view: ModelView, masks: np.ndarray, *, shared: bool = True) -> Iter
         below = new.cumsum() - 1
 
 
+def branches_rows(view: ModelView) -> bool:
+    """True for a model that returns as many rows as leave its last layer; causal classifiers count those of the input.
+
+    """
+    return not (view.kind.labels and view.kind.causal)
+
+
 @contextmanager
-def heads_removed(view: ModelView, layers: Sequence[HeadsLeft]) -> Iterator[None]:
+def heads_removed(view: ModelView, layers: Sequence[HeadsLeft], branch: bool = True) -> Iterator[None]:
     """Inside, rows branch before each block as `layers` say, and the outputs of removed heads are zeroed.
 
     The model then returns the rows of the last of `layers`. In an encoder-decoder rows branch before each block of the
-    encoder and before the decoder.
+    encoder and before the decoder. Without `branch` all rows are there from the first layer on.
     """
     with ExitStack() as undo:
         for attention, layer in zip(view.attentions, layers, strict=True):
             undo.enter_context(attention.output.register_forward_pre_hook(partial(_zero_heads, layer=layer)))
-        blocks = view.blocks
+        blocks = view.blocks if branch else []
         if isinstance(view, EncoderDecoderView):
             blocks = view.encoder_blocks
             before_decoder = partial(_branch_decoder, layers=layers[: len(blocks) + 1])

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from closelook.lrp_core.device.precision import wide, wide_dtype
 from closelook.lrp_core.device.progress import tell
 from closelook.lrp_core.device.transfer import to_device
+from closelook.lrp_core.operations.forward import explained_numbers
 from closelook.lrp_core.readers.attention import Attended, Kernel, around_attention, attend_eagerly
-from closelook.lrp_core.readers.readout import explained_numbers
 from closelook.lrp_core.records.explained import LOG_PROB, TARGET, relevance_of
 from closelook.lrp_core.records.types import Batch, Requests, Results
 from closelook.lrp_core.records.variants import TOKEN_BUDGET, rows_of
@@ -126,22 +126,19 @@ def explain_many(
 
     recorded = [block.attention for block in view.blocks] if view.kind.causal else []
     with around_attention(view, dict.fromkeys(recorded, record), stock="eager"):
-        logits, unsuppressed = explained_numbers(view, view.hidden(batch), batch, explanations)
+        logits, unsuppressed = explained_numbers(view, batch, explanations)
     drops = {explanation: logits.new_zeros(batch.input_ids.shape) for explanation in explanations}
-    token, positions = view.tokens(batch), view.position_ids(batch)
-    alike = _alike(token[:, : batch.input_ids.shape[1]], similarity) if similarity < 1 else None
+    alike = _alike(view.tokens(batch), similarity) if similarity < 1 else None
     attentions = [layer.attention for layer in view.attentions_over_text]
     # rows must then be whole: similar earlier tokens are suppressed too, and tokens of a span may be predicted earlier
     whole_rows = similarity < 1 or batch.span_ids is not None
     for samples, keys, start in _parts(view, on_host, token_budget, whole=whole_rows):
-        samples, keys = to_device(samples, token.device), to_device(keys, token.device)
+        samples, keys = to_device(samples, view.device), to_device(keys, view.device)
         of_rows = None if alike is None else alike[samples, keys]
         run = _Suppression(samples, keys, of_rows, start, 1 - suppression, as_printed, layers)
         rows = _from(start, rows_of(batch, samples))
-        counted = positions[samples, start:] if view.kind.causal else None
         with around_attention(view, dict.fromkeys(attentions, run.attend), stock="eager"):
-            hidden = view.hidden(rows, token[samples, start:], counted)
-        _, explained = explained_numbers(view, hidden, rows, explanations)
+            _, explained = explained_numbers(view, rows, explanations, first=start)
         samples, keys = samples.to(logits.device), keys.to(logits.device)
         for explanation, numbers in explained.items():
             drops[explanation][samples, keys] = unsuppressed[explanation][samples] - numbers

@@ -94,7 +94,7 @@ def _contexts(
     for texts in batches:
         batch = batch_of([ids for _, ids in texts]).to(view.device)
         with undisturbed(view), peaks_of(view, counting(batch, apart)) as peaks:
-            view.hidden(batch)
+            view.logits(batch)
         of_batches += [of[:, neuron] for of in peaks.of(layer)]
     on_host = to_host(of_batches)
     contexts = []

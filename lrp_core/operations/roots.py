@@ -30,9 +30,14 @@ class Root:
 class Roots:
     """The roots of a forward pass."""
 
-    def __init__(self, ids: Mapping[str, Tensor], pixels: Tensor | None = None) -> None:
-        """`ids` are the batch's tokens [B, T] by the name of their stream; `pixels` [B, C, H, W] are a root, too."""
-        self.ids, self.pixels = dict(ids), pixels
+    def __init__(
+        self, ids: Mapping[str, Tensor], pixels: Tensor | None = None, instead: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """`ids` are the batch's tokens [B, T] by the name of their stream; `pixels` [B, C, H, W] are a root, too.
+
+        `instead` [B, T, D] takes the place of the embeddings of a stream's words.
+        """
+        self.ids, self.pixels, self._instead = dict(ids), pixels, instead or {}
         self.found: list[Root] = []
         self._apart: set[str | None] = set()  # streams whose embeddings are transposed, or stand beside others
         # By stream: the column of its first token, if a model puts others before or after.
@@ -53,7 +58,7 @@ class Roots:
         if place is None or not table.is_floating_point():
             return rows
         stream, is_transposed, first = place
-        if self._may_be_positions(indices, stream):
+        if self.may_be_positions(indices, stream):
             return rows
         ids = self.ids[stream]
         if is_transposed or indices.numel() > ids.numel():
@@ -106,7 +111,7 @@ class Roots:
                         return name, False, first
         return None
 
-    def _may_be_positions(self, indices: Tensor, stream: str) -> bool:
+    def may_be_positions(self, indices: Tensor, stream: str) -> bool:
         """True for indices that equal ids of the batch, but may be positions: from 0, 1 or 2 on, each one higher."""
         if self.ids[stream].data_ptr() == indices.data_ptr():
             return False
@@ -114,6 +119,8 @@ class Roots:
 
     def _root(self, value: Tensor, stream: str, words: bool) -> Tensor:
         """Make `value` a root; returns a copy that the model may change in place."""
+        if words and stream in self._instead:
+            value = self._instead[stream].to(value)
         leaf = value.detach().requires_grad_()
         self._leaves[id(leaf)] = leaf
         self.found.append(Root(stream, leaf, words))

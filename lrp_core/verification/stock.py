@@ -15,8 +15,6 @@ from closelook.lrp_core.records.types import Batch
 from closelook.lrp_core.verification.rounding import differ
 from closelook.lrp_core.views.view import ModelView
 
-_PIECE = 4096  # rows of the unembedding that are widened to float32 at a time
-
 Outputs = dict[str, list[Tensor]]  # by the path of a module: its outputs, in the order of its calls
 
 
@@ -36,9 +34,7 @@ def stock_logits(view: ModelView, row: Mapping[str, Any]) -> Tensor:
 def explained_logits(view: ModelView, batch: Batch) -> Tensor:
     """The view's logits [B, V] of all tokens or labels at the readout positions of a batch."""
     with torch.no_grad():
-        batch = batch.to(view.device)
-        state = view.prediction(view.hidden(batch), batch)
-        return torch.cat([part for _, part in view.all_logits(state, _PIECE)], -1)
+        return view.all_logits(batch)[:, -1]
 
 
 def first_difference(ours: Outputs, theirs: Outputs, bound: float) -> str | None:

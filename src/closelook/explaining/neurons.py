@@ -21,7 +21,6 @@ from closelook.lrp_core.neurons.logit_lens import TopNeuron, nearest_tokens, top
 from closelook.lrp_core.parts.block import SHARED
 from closelook.lrp_core.parts.neuron_names import NeuronNames
 from closelook.lrp_core.readers.predictions import suppressed
-from closelook.lrp_core.readers.readout import label_logits
 from closelook.lrp_core.records.types import Batch, Relevance, UnusableRows, UserError
 from closelook.lrp_core.views.guard import undisturbed
 from closelook.lrp_core.views.view import ModelView
@@ -178,8 +177,7 @@ class Steering:
             readout = self.view.position
             positions = (where == readout if view.kind.slot else where >= readout)[None]
         with undisturbed(view), steered(view, changes, positions), overflow_watch(view) as overflown:
-            state = view.prediction(view.hidden(batch), batch)
-            logits = label_logits(view, state)[0].double().cpu()
+            logits = view.all_logits(batch)[0, -1].double().cpu()
         words = f"{', '.join(map(str, changes))}{' at the last position' if self.last else ''}"
         if not logits.isfinite().all():
             if changes:
