@@ -19,8 +19,8 @@ from closelook.evaluation.scoring.head_orders import RANDOM
 from closelook.lrp_core.interventions.neurons import neurons_set
 from closelook.lrp_core.methods.baselines import seeds_of
 from closelook.lrp_core.neurons.activations import peaks_of
-from closelook.lrp_core.readers.predictions import with_predictions
 from closelook.lrp_core.operations.forward import explained_numbers
+from closelook.lrp_core.readers.predictions import with_predictions
 from closelook.lrp_core.records.types import Batch
 from closelook.lrp_core.records.variants import pieces, tiled
 from closelook.lrp_core.views.guard import undisturbed

@@ -17,7 +17,6 @@ from closelook.jobs.bench.record import Results, paired_ratio, seconds_of, summa
 from closelook.lrp_core import Batch, ModelView, Request
 from closelook.lrp_core.methods import EPSILON
 from closelook.lrp_core.methods.gradients import READINGS, Reading, explicit_rules, fields_of, forward_pass
-from closelook.lrp_core.operations.forward import pieces_of
 from closelook.lrp_core.records.explained import CONTRASTIVE
 
 _NOTHING: AbstractContextManager = nullcontext()
@@ -121,9 +120,7 @@ class _Ruled:
         self._view, self._batch, self._reading = view, batch, reading
 
     def forward(self) -> None:
-        self._pass = forward_pass(
-            self._view, self._batch, self._batch, [CONTRASTIVE.name], [self._reading.composite]
-        )
+        self._pass = forward_pass(self._view, self._batch, self._batch, [CONTRASTIVE.name], [self._reading.composite])
 
     def aggregate(self) -> None:
         numbers = self._pass.output[CONTRASTIVE.name]

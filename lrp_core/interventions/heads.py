@@ -47,9 +47,7 @@ def branches(view: ModelView, masks: np.ndarray, *, shared: bool = True) -> Iter
 
 
 def branches_rows(view: ModelView) -> bool:
-    """True for a model that returns as many rows as leave its last layer; causal classifiers count those of the input.
-
-    """
+    """True for a model that returns as many rows as leave its last layer; causal classifiers count those of the input."""
     return not (view.kind.labels and view.kind.causal)
 
 

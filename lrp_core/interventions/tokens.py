@@ -62,6 +62,13 @@ def tokens_removed(
         tokens = to_device(instead, view.device) if isinstance(instead, Tensor) else instead
         yield replace(batch, input_ids=torch.where(gone, tokens, batch.input_ids))
         return
+    with embeddings_zeroed(view, batch, removed) as rows:
+        yield rows
+
+
+@contextmanager
+def embeddings_zeroed(view: ModelView, batch: Batch, removed: Tensor) -> Iterator[Batch]:
+    """Inside, yields a batch that runs with the embeddings of the tokens where `removed` is True set to zero."""
     if isinstance(view, ImageView):
         with view.tokens_zeroed(removed):
             yield batch

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from closelook.lrp_core.device.transfer import to_device
+from closelook.lrp_core.interventions.tokens import embeddings_zeroed
 from closelook.lrp_core.methods.baselines import seeds_of
 from closelook.lrp_core.operations.forward import explained_numbers
 from closelook.lrp_core.readers.attention import Attended, Kernel, around_attention
 from closelook.lrp_core.records.ablated import Ablated, UnitRelevance
 from closelook.lrp_core.records.explained import explanations_of, relevance_of
 from closelook.lrp_core.records.types import Batch, Relevance, Requests, Results, UserError
-from closelook.lrp_core.records.variants import TOKEN_BUDGET, pieces, rows_of, scaled
+from closelook.lrp_core.records.variants import TOKEN_BUDGET, pieces, rows_of
 from closelook.lrp_core.views.view import ModelView
 
 _DRAWS = 4  # draws for each pair that is run, since short texts have few pairs and many draws repeat one
@@ -163,8 +164,8 @@ def _worths(
     worths: list[Tensor] = []
     for part in pieces(range(len(samples)), present.shape[1], token_budget):
         of_part = slice(part.start, part.stop)
-        rows = scaled(rows_of(batch, samples[of_part]), present[of_part].float())
-        _, numbers = explained_numbers(view, rows, explanations)
+        with embeddings_zeroed(view, rows_of(batch, samples[of_part]), ~present[of_part]) as rows:
+            _, numbers = explained_numbers(view, rows, explanations)
         worths.append(torch.stack(list(numbers.values()), -1))
     return list(torch.cat(worths).double().cpu().split(sizes))
 

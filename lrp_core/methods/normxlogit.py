@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -103,16 +104,21 @@ def _asked(view: ModelView, batch: Batch, word: str) -> Batch:
 
 @contextmanager
 def _states_of(view: ModelView, layers: Iterable[int]) -> Iterator[list[Tensor]]:
-    """Yield a list to which a forward inside appends the inputs of the blocks `layers` and the last states, [B, T, D].
-    """
+    """Yield a list to which a forward inside appends the inputs of the blocks `layers`, and the last states."""
     states: list[Tensor] = []
     with ExitStack() as undo:
         for layer in layers:
             block = view.blocks[layer].module
             undo.enter_context(block.register_forward_pre_hook(lambda _, args: states.append(args[0])))
-        base = view.model.base_model
-        undo.enter_context(base.register_forward_hook(lambda _, args, output: states.append(output[0])))
+        last = view.blocks[-1].module if view.final_norm is None else view.final_norm.module
+        undo.enter_context(last.register_forward_hook(lambda _, args, output: states.append(_states_in(output))))
         yield states
+
+
+def _states_in(output: Any) -> Tensor:
+    """The states in the output of a block or norm, [B, T, D]."""
+    states: Tensor = output[0] if isinstance(output, tuple) else output
+    return states
 
 
 def _at(numbers: Tensor, position: Tensor) -> Tensor:

@@ -145,7 +145,7 @@ def _pad_id(view: ModelView, texts: Batch) -> int | None:
 @contextmanager
 def _padding_named(view: ModelView, texts: Batch) -> Iterator[None]:
     """Inside, the config of a model without a padding token names the id that stands for padding."""
-    if view.config.pad_token_id is not None or texts.pixel_values is not None:
+    if texts.pixel_values is not None or view.config.pad_token_id is not None:
         yield
         return
     view.config.pad_token_id = _pad_id(view, texts)
@@ -359,5 +359,3 @@ def forward_pass(
 
     with _ready(view, texts, inputs), head.chosen():
         return run(view.model, inputs, numbers, composites, view.dtype, stacks, instead)
-
-

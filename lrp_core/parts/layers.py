@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
 from accelerate.utils import align_module_device
 from torch import Tensor, nn
 

@@ -9,6 +9,7 @@ from functools import partial
 
 import torch
 from accelerate.utils import has_offloaded_params
+from closelook.lrp_core.views.generic import GenericView
 from torch import Tensor, nn
 
 from closelook.lrp_core.methods.record import Method
@@ -27,7 +28,6 @@ from closelook.lrp_core.verification.derivatives import (
 from closelook.lrp_core.verification.record import Finding, Gap
 from closelook.lrp_core.verification.rounding import differ
 from closelook.lrp_core.verification.trial import Row, Trial, named
-from closelook.lrp_core.views.generic import GenericView
 from closelook.lrp_core.views.view import ModelView
 
 SUMS = "relevance sums to the explained number where biases are zero"
