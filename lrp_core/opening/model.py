@@ -89,7 +89,7 @@ def _check_outputs(view: ModelView) -> None:
         again = view.all_logits(replace(text, input_ids=text.input_ids[:, :1].expand_as(text.input_ids)))
         if (first - again).abs().max() > _ROUNDING[view.dtype] * first.abs().max():
             raise UnsupportedModel(
-                f"{name} lets later tokens change earlier predictions, as no causal model does: no method can explain it"
+                f"{name} lets later tokens change earlier predictions, as no causal model does: no method explains it"
             )
 
 

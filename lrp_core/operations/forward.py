@@ -177,7 +177,7 @@ class ReadRows:
     """Computes logits at readout positions alone, where the model's output embeddings read hidden states."""
 
     def __init__(self, view: ModelView, batch: Batch, reads_pairs: bool = False) -> None:
-        """`batch` are R rows, in which the texts that run may repeat; `reads_pairs`: logits of target and foil suffice."""
+        """`batch` are R rows, in which the texts that run may repeat; `reads_pairs`: target and foil suffice."""
         self._head: Any = None if view.kind.labels else view.model.get_output_embeddings()
         self._at, self._ids = batch.read_positions, ids_of(batch)
         self._is_linear = _is_linear(self._head)
