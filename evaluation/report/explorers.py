@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -12,26 +12,48 @@ from closelook.evaluation.report.heatmaps.tokens import short
 from closelook.evaluation.report.leaves import LEAF_BYTES, Entry, Leaves, escaped_json
 
 SNIPPET = 140  # characters of a text in a list
-#: The fields of a line of the list of samples, which is a sample under a model; `disagreement` is in percent.
-SAMPLE_FIELDS = ("id", "model", "task", "correct", "attractors", "disagreement", "text")
-#: The fields of a line of the list of neurons. `ranked` has [place, mean relevance, samples] for each place of the
-#: choices, which is a task under a method.
-NEURON_FIELDS = ("model", "layer", "neuron", "name", "ranked")
-#: Columns of the list of answers, in this order; `way` is the way in which sources are ablated.
-ANSWER_FIELDS = ("sample_id", "model", "task", "way", "answer")
-#: The page's heading of the effect of ablating a neuron, by the config's name of the value of ablated neurons.
-WITHOUT = {"zero": "Ablation: without it", "mean": "Ablation: with its mean over the corpus"}
+#: The fields of a line of the list, by kind of record. A sample is one under a model. `ranked` of a neuron has [place,
+#: mean relevance, samples] for each place of the choices, which is a task under a method; `way` of an answer is the way
+#: in which sources are ablated.
+FIELDS = {
+    "sample": ("sample_id", "model", "task", "correct", "attractors", "disagreement", "text"),
+    "neuron": ("model", "layer", "neuron", "name", "ranked"),
+    "answer": ("sample_id", "model", "task", "way", "answer"),
+}
+Columns = Mapping[str, Sequence[Any]]  # the values of all lines by field
 
 
 @dataclass(frozen=True)
-class Explored:
+class Explorer:
     """Records that an explorer shows, in the order of its list."""
 
-    index: Leaves  # lines of `fields`
+    kind: str  # of its records, a key of FIELDS
+    index: Leaves  # lines of the list
     entries: Leaves  # the records, numbered as the lines
     choices: Mapping[str, Any]  # for the page's script: the values of the filters by field, and further facts
-    kind: ClassVar[str]  # of a record, in the id of the script element
-    fields: ClassVar[tuple[str, ...]]  # of a line of the list
+    names: frozenset[str]  # the distinct values of the first field
+
+    @classmethod
+    def of(
+        cls,
+        kind: str,
+        entries: Iterable[Entry],
+        choices: Callable[[Columns], Mapping[str, Any]] = lambda columns: {},
+        budget_bytes: float = LEAF_BYTES,
+    ) -> Explorer:
+        """The explorer of `entries`, which are iterated once: only their JSON and the lines are kept in memory.
+
+        `choices` makes the choices from the values of all lines.
+        """
+        texts, columns = [], {name: list[Any]() for name in FIELDS[kind]}
+        for entry in entries:
+            texts.append(escaped_json(entry))
+            for name, values in columns.items():
+                values.append(_snippet(entry[name]))
+        lines = zip(*columns.values(), strict=True)
+        index = Leaves.of(f"{kind}s-list", lines, budget_bytes)
+        records = Leaves.of_json(f"{kind}s", texts, budget_bytes)
+        return cls(kind, index, records, choices(columns), frozenset(columns[FIELDS[kind][0]]))
 
     @property
     def count(self) -> int:
@@ -39,112 +61,57 @@ class Explored:
         return self.index.starts[-1]
 
     @property
-    def leaves(self) -> tuple[Leaves, ...]:
-        """The leaves of the explorer's page; none without records."""
-        return (self.index, self.entries) if self.count else ()
+    def leaves(self) -> tuple[Leaves, Leaves]:
+        """The leaves of the explorer's page."""
+        return self.index, self.entries
 
     @property
     def choices_element(self) -> Markup:
         """The script element of the explorer's page that holds the fields of its list and the choices as JSON."""
-        choices = Markup(escaped_json({"fields": self.fields, **self.choices}))
+        choices = Markup(escaped_json({"fields": FIELDS[self.kind], **self.choices}))
         return Markup('<script type="application/json" id="{}-choices">{}</script>').format(self.kind, choices)
 
 
-def _of(name: str, lines: Iterable[Any], texts: Iterable[str], budget_bytes: float) -> tuple[Leaves, Leaves]:
-    """The leaves `index` and `entries` of an explorer, from its lines and the JSON of its records."""
-    return Leaves.of(f"{name}-list", lines, budget_bytes), Leaves.of_json(name, texts, budget_bytes)
+def _snippet(value: Any) -> Any:
+    """A value of a line: of a text the beginning, of at most SNIPPET characters."""
+    is_long = isinstance(value, str) and len(value) > SNIPPET
+    return value[: SNIPPET - 1] + "…" if is_long else value
 
 
-def _snippet(text: str) -> str:
-    """The beginning of a text, of at most SNIPPET characters."""
-    return text if len(text) <= SNIPPET else text[: SNIPPET - 1] + "…"
+def sample_explorer(entries: Iterable[Entry], budget_bytes: float = LEAF_BYTES) -> Explorer:
+    """The explorer of `entries`, data of :func:`heatmaps.tokens.data`, in which a sample's follow each other."""
+    explanations: dict[str, None] = {}
 
-
-@dataclass(frozen=True)
-class Explorer(Explored):
-    """Samples under models."""
-
-    ids: frozenset[str] = frozenset()  # of all samples
-    kind: ClassVar[str] = "sample"
-    fields: ClassVar[tuple[str, ...]] = SAMPLE_FIELDS
-
-    @classmethod
-    def of(
-        cls,
-        entries: Iterable[Entry],
-        budget_bytes: float = LEAF_BYTES,
-    ) -> Explorer:
-        """The explorer of `entries`, data of :func:`heatmaps.tokens.data`, in which a sample's follow each other.
-
-        Entries are iterated once, and only their JSON is kept in memory.
-        """
-        lines, texts, ids = [], [], set()
-        values: dict[str, dict[Any, None]] = {name: {} for name in ("task", "model", "attractors", "explanation")}
+    def noted() -> Iterator[Entry]:
+        """The entries, whose explanations are noted."""
         for entry in entries:
-            lines.append(_line(entry))
-            texts.append(escaped_json(entry))
-            ids.add(entry["sample_id"])
-            for name in ("task", "model", "attractors"):
-                if entry[name] is not None:
-                    values[name][entry[name]] = None
-            for row in entry["rows"]:
-                if row["explanation"] != "none":
-                    values["explanation"][row["explanation"]] = None
-        choices: dict[str, Any] = {name: list(of_field) for name, of_field in values.items()}
-        choices["attractors"].sort(key=lambda value: (str(type(value)), value))
-        return cls(*_of("samples", lines, texts, budget_bytes), choices, frozenset(ids))
+            explanations.update(dict.fromkeys(row["explanation"] for row in entry["rows"]))
+            yield entry
 
-    @property
-    def samples(self) -> int:
-        """The number of samples; a sample under two models counts once."""
-        return len(self.ids)
+    def choices(columns: Columns) -> dict[str, Any]:
+        """The distinct values of each filter."""
+        known = {name: list(dict.fromkeys(columns[name])) for name in ("task", "model", "attractors")}
+        filters = {name: [value for value in values if value is not None] for name, values in known.items()}
+        filters["attractors"].sort(key=lambda value: (str(type(value)), value))
+        return filters | {"explanation": [name for name in explanations if name != "none"]}
 
-    @property
-    def leaves(self) -> tuple[Leaves, ...]:
-        """The leaves of the explorer's page, also without samples."""
-        return self.index, self.entries
+    return Explorer.of("sample", noted(), choices, budget_bytes)
 
 
-def _line(entry: Mapping[str, Any]) -> list[Any]:
-    """The values of SAMPLE_FIELDS of an entry, for the list."""
-    correct = None if entry["correct"] is None else int(entry["correct"])
-    known = [entry[name] for name in ("sample_id", "model", "task")]
-    disagreement = round(100 * entry["disagreement"])
-    return [*known, correct, entry["attractors"], disagreement, _snippet(entry["text"])]
+def neuron_explorer(entries: Iterable[Entry], places: Sequence[str] = (), budget_bytes: float = LEAF_BYTES) -> Explorer:
+    """The explorer of `entries`, facts of :func:`neuron_entry`.
 
+    `places` are the tasks and methods that `ranked` counts by index.
+    """
 
-@dataclass(frozen=True)
-class NeuronExplorer(Explored):
-    """Neurons of models."""
-
-    kind: ClassVar[str] = "neuron"
-    fields: ClassVar[tuple[str, ...]] = NEURON_FIELDS
-
-    @classmethod
-    def of(
-        cls,
-        entries: Iterable[Entry],
-        places: Sequence[str] = (),
-        value: str = "zero",
-        budget_bytes: float = LEAF_BYTES,
-    ) -> NeuronExplorer:
-        """The explorer of `entries`, facts of :func:`neuron_entry`, which are iterated once.
-
-        `places` are the tasks and methods that `ranked` counts by index; `value`, a key of WITHOUT, is the config's
-        name of the value of ablated neurons.
-        """
-        lines, texts = [], []
+    def choices(columns: Columns) -> dict[str, Any]:
+        """The places, and the layers of each model."""
         models: dict[str, set[int]] = {}
-        for neuron in entries:
-            lines.append([neuron[name] for name in NEURON_FIELDS])
-            texts.append(escaped_json(neuron))
-            models.setdefault(neuron["model"], set()).add(neuron["layer"])
-        choices = {
-            "without": WITHOUT[value],
-            "places": list(places),
-            "models": {name: sorted(layers) for name, layers in models.items()},
-        }
-        return cls(*_of("neurons", lines, texts, budget_bytes), choices)
+        for model, layer in zip(columns["model"], columns["layer"], strict=True):
+            models.setdefault(model, set()).add(layer)
+        return {"places": list(places), "models": {name: sorted(layers) for name, layers in models.items()}}
+
+    return Explorer.of("neuron", entries, choices, budget_bytes)
 
 
 def neuron_entry(model: str, layer: int, neuron: int, ranked: Sequence[tuple[int, float, int]], **known: Any) -> Entry:
@@ -156,13 +123,10 @@ def neuron_entry(model: str, layer: int, neuron: int, ranked: Sequence[tuple[int
     * `name`: if it is not `layer.neuron`
     * `contexts`: max-activating examples of :func:`shown`, each with its `activation`, from the largest on;
       `corpus`: the name of their corpus; `explained`: the label of the method that explains the activation in them
-    * `histogram`: counts of activations at tokens of the corpus between `edges`, and their `mean`
     * `samples`: of :func:`shown`, each with `id`, `task`, `method`, `relevance` and `activation`
-    * `removed`: (place, mean drop of the explained number, samples) after ablation of this neuron, over the samples in
-      which it ranks first
     """
-    unknown: dict[str, Any] = {"contexts": [], "corpus": "", "explained": "", "histogram": None}
-    unknown |= {"samples": [], "removed": [], "name": f"{layer}.{neuron}"}
+    unknown: dict[str, Any] = {"contexts": [], "corpus": "", "explained": "", "samples": []}
+    unknown["name"] = f"{layer}.{neuron}"
     rounded = [[task_method, short(mean), samples] for task_method, mean, samples in ranked]
     return {"model": model, "layer": layer, "neuron": neuron, "ranked": rounded, **unknown, **known}
 
@@ -193,23 +157,6 @@ class MethodSources(NamedTuple):
     label: str
     whole: Sequence[float]
     parts: Sequence[Sequence[float]]
-
-
-@dataclass(frozen=True)
-class SourcesExplorer(Explored):
-    """Answers of models."""
-
-    kind: ClassVar[str] = "answer"
-    fields: ClassVar[tuple[str, ...]] = ANSWER_FIELDS
-
-    @classmethod
-    def of(cls, entries: Iterable[Entry], budget_bytes: float = LEAF_BYTES) -> SourcesExplorer:
-        """Build the explorer from results of :func:`answer_entry`, which are iterated over once."""
-        lines, texts = [], []
-        for data in entries:
-            lines.append([*(data[name] for name in ANSWER_FIELDS[:-1]), _snippet(data["answer"])])
-            texts.append(escaped_json(data))
-        return cls(*_of("answers", lines, texts, budget_bytes), {})
 
 
 def answer_entry(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
@@ -20,13 +20,13 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from closelook.evaluation.report.explorers import Explorer, NeuronExplorer, SourcesExplorer
+from closelook.evaluation.report.explorers import Explorer, sample_explorer
 from closelook.evaluation.report.frame import FRAME, Point, frame_csv, numbers
 from closelook.evaluation.report.heatmaps import tokens as heatmap
 from closelook.evaluation.report.heatmaps.overlay import css_ramp
 from closelook.evaluation.report.leaves import Entry, Leaves, script_hash
 from closelook.evaluation.report.overview.glossary import TERMS
-from closelook.evaluation.report.overview.leaderboard import glossary, leaderboard, left_out, table_of, weak_points
+from closelook.evaluation.report.overview.leaderboard import glossary, leaderboard, left_out, table_of
 from closelook.evaluation.report.overview.standings import Board
 from closelook.evaluation.report.render import decimals, number, reason
 from closelook.evaluation.report.results import Results
@@ -45,7 +45,8 @@ PAGES = {
     "neurons.html": "Neurons",
     "samples.html": "Samples",
 }
-_OF_PARTS = ("faithfulness.html", "sources.html", "controls.html", "curves.html", "neurons.html")  # made of `Part`s
+#: Made of parts, of an explorer, or of both.
+_OF_PARTS = ("faithfulness.html", "sources.html", "controls.html", "curves.html", "neurons.html", "samples.html")
 SCRIPTS = ("leaves.js", "heatmap.js", "site.js", "samples.js", "neurons.js", "sources.js")
 
 
@@ -86,15 +87,19 @@ class Figure:
 
 @dataclass(frozen=True)
 class Part:
-    """A section of a page, with its figures and tables."""
+    """A section of a page, with its figures and tables; one without any, and without a note, is not shown."""
 
     title: str
-    why_empty: str  # shown if there is nothing else to show
+    page: str
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
-    note: str = ""  # on numbers that are missing
-    page: str = "curves.html"
     details: Sequence[Table] = ()  # tables that a click shows
+    note: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is nothing to show."""
+        return not (self.figures or self.tables or self.details or self.note)
 
     @property
     def has_references(self) -> bool:
@@ -110,55 +115,43 @@ class Site:
     provenance: Provenance
     results: Results
     tables: Sequence[Table]  # of scores; the first two are the overview, and the overview beside random
-    parts: Sequence[Part] = ()
-    samples: Explorer = field(default_factory=lambda: Explorer.of(()))
+    parts: Sequence[Part]
+    explorers: Mapping[str, Explorer]  # by page
     summary: str = ""
-    notes: Sequence[str] = field(default_factory=tuple)
-    neurons: NeuronExplorer = field(default_factory=lambda: NeuronExplorer.of(()))
-    sources: SourcesExplorer = field(default_factory=lambda: SourcesExplorer.of(()))
+    notes: Sequence[str] = ()
     boards: Sequence[Board] = ()
     glance: Sequence[Figure] = ()  # of the first page
-    no_neurons: str = ""  # why there are none, on a page without neurons
 
     def files(self) -> dict[str, str | bytes]:
-        """The contents of all files of the site, by path."""
-        published = bool(self.results.published)
+        """The contents of all files of the site, by path. Pages without content are left out."""
         wide, long = self.tables[:2]  # the overview, and the overview beside random
-        short = [table for table in self.tables if table is not long]
-        overview = self._overview(wide, long)
-        files: dict[str, str | bytes] = {}
-        files["index.html"] = self._page("index.html", tables=self.tables, published=published, **overview)
-        files["tables.html"] = self._page("tables.html", tables=short, published=published)
-        files["samples.html"] = self._page("samples.html", self.samples.leaves, explorer=self.samples)
-        explorers = {"neurons.html": self.neurons.leaves, "sources.html": self.sources.leaves}
+        contents: dict[str, dict[str, Any]] = {"index.html": self._overview(wide, long)}
+        contents["tables.html"] = {"tables": [table for table in self.tables if table is not long]}
         for page in _OF_PARTS:
-            leaves = explorers.get(page, ())
-            parts = [part for part in self.parts if part.page == page]
-            has_references = any(part.has_references for part in parts)
-            files[page] = self._page(
-                page,
-                leaves,
-                parts=parts,
-                published=has_references,
-                neurons=self.neurons,
-                sources=self.sources,
-                no_neurons=self.no_neurons,
-            )
-        tables = [leaderboard(self.boards), *self.tables]
+            parts = [part for part in self.parts if part.page == page and not part.is_empty]
+            if parts or page in self.explorers:
+                contents[page] = {"parts": parts, "published": any(part.has_references for part in parts)}
+        files: dict[str, str | bytes] = {}
+        for page, values in contents.items():
+            files[page] = self._page(page, list(contents), values)
         figures = [*self.glance, *(figure for part in self.parts for figure in part.figures)]
-        for part in self.parts:
-            tables += [*part.tables, *part.details]
+        tables = [leaderboard(self.boards), *self.tables]
+        tables += [table for part in self.parts for table in (*part.tables, *part.details)]
         for figure in figures:
             files |= figure.files
         files[FRAME] = frame_csv(numbers(tables, {figure.name: figure.points for figure in figures}))
-        for records in (*self.samples.leaves, *self.neurons.leaves, *self.sources.leaves):
-            files |= records.files
+        for explorer in self.explorers.values():
+            for records in explorer.leaves:
+                files |= records.files
         return files
 
-    def _page(self, name: str, leaves: Sequence[Leaves] = (), **values: Any) -> str:
-        """A page of the site; `values` are the variables of its template."""
-        facts = {"title": PAGES[name], "page": name, "pages": list(PAGES.items()), "provenance": self.provenance}
-        return _render(name, leaves, **facts | values)
+    def _page(self, name: str, pages: Sequence[str], values: Mapping[str, Any]) -> str:
+        """A page of the site, which links to `pages`; `values` are variables of its template."""
+        explorer = self.explorers.get(name)
+        links = [(page, title) for page, title in PAGES.items() if page in pages]
+        facts = {"title": PAGES[name], "page": name, "pages": links, "provenance": self.provenance}
+        facts |= {"published": bool(self.results.published), "explorer": explorer}
+        return _render(name, explorer.leaves if explorer else (), **{**facts, **values})
 
     def _overview(self, wide: Table, long: Table) -> dict[str, Any]:
         """The variables of the first page's template; `wide` and `long` are the two tables of the overview."""
@@ -166,11 +159,12 @@ class Site:
         methods = [results.label(method) for method in results.ordered_methods()]
         ranking = leaderboard(self.boards)
         return {
+            "tables": self.tables,
             "wide": wide,
             "long": long,
             "summary": self.summary,
             "notes": self.notes,
-            "boards": [(board, list(weak_points(results, board)), table_of(board, ranking)) for board in self.boards],
+            "boards": [(board, table_of(board, ranking)) for board in self.boards],
             "left_out": left_out(results, self.boards),
             "glossary": glossary(results),
             "general_terms": TERMS,
@@ -189,14 +183,14 @@ def explain_page(entries: Sequence[Entry], title: str, provenance: Provenance, a
 
     `above` is shown above the heat maps.
     """
-    explorer = Explorer.of(entries, budget_bytes=math.inf)
+    explorer = sample_explorer(entries, budget_bytes=math.inf)
     return page_alone("explain.html", title, provenance, explorer.leaves, above=above, explorer=explorer)
 
 
 def answers_page(entries: Sequence[Entry], title: str, provenance: Provenance) -> str:
     """A page with the explorer of answers and their sources; `entries` are data of :func:`explorers.answer_entry`."""
-    explorer = SourcesExplorer.of(entries, budget_bytes=math.inf)
-    return page_alone("answers_page.html", title, provenance, explorer.leaves, sources=explorer)
+    explorer = Explorer.of("answer", entries, budget_bytes=math.inf)
+    return page_alone("answers_page.html", title, provenance, explorer.leaves, explorer=explorer)
 
 
 def page_alone(name: str, title: str, provenance: Provenance, leaves: Sequence[Leaves] = (), **values: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -65,7 +65,6 @@ class Variant(NamedTuple):
 ACCURACY = Variant("none", "none", "all", "full")  # in which accuracy is stored
 #: The parts of variants by preference.
 _ORDER = (("contrastive", "target", "none"), ("full", "partial", "none"), ("non_special", "all"), ("context", "full"))
-Lacking = Collection[tuple[str, str, str]]  # the (task, model, method) whose numbers are not computed yet
 
 
 class Score(NamedTuple):

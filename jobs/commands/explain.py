@@ -1,4 +1,4 @@
-"""Commands that open a model: explain predictions, show and change neurons, find max-activating examples, verify."""
+"""Commands that open a model: explain predictions, show and change neurons, verify."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from closelook.jobs.commands.options import (
     Device,
     Dtype,
     Family,
-    GradientMethod,
     Json,
     Methods,
     ModelOptions,
@@ -77,10 +76,6 @@ def explain(
         bool, typer.Option("--by-word", help="Sum relevance by word; mean for methods without sums.")
     ] = False,
     truncate: Truncate = False,
-    layers: Annotated[bool, typer.Option("--layers", help="Also show relevance layer by layer.")] = False,
-    checkpoint: Annotated[
-        bool, typer.Option("--checkpoint", help="Recompute blocks in the backward pass to save memory.")
-    ] = False,
     html: Annotated[Path | None, typer.Option("--html", help="Also write an HTML page.")] = None,
     json: Json = None,
 ) -> None:
@@ -103,9 +98,8 @@ def explain(
         opened = of.open()
         settings: dict[str, Any] = {"prefix": prefix, "answer": answer, "spans": _characters(spans), "words": words}
         item, question = ask(entry, opened, truncate=truncate, generate=generate, **settings, **vars(asked))
-        finer = {name: True for name, is_asked in (("boundaries", layers), ("checkpoint", checkpoint)) if is_asked}
         with shown():
-            answers = tuple(explain_in_turn(item, question, opened, methods, **finer))
+            answers = tuple(explain_in_turn(item, question, opened, methods))
         explanation = explanation_of(item, opened, answers)
         explanation.show(by_word)
         if html is not None:
@@ -154,7 +148,6 @@ class ChangeOptions:
         list[str] | None,
         typer.Option("--scale", metavar="L.N=F", help="Multiply the neuron's activation by this factor."),
     ] = None
-    last: Annotated[bool, typer.Option("--last", help="Change it at the readout position only.")] = False
     generate: Annotated[
         int, typer.Option("--generate", help="The number of tokens to generate, without and with the change.")
     ] = 1
@@ -209,44 +202,6 @@ def neurons(
         changes = changes_of(change.set or (), change.scale or ())
         opened = of.open()
         question = ask(text, opened, **vars(asked))
-        record = show_neurons(question, opened, chosen, changes, change.last, shown.top, change.generate)
+        record = show_neurons(question, opened, chosen, changes, shown.top, change.generate)
         if shown.json is not None:
             write_file(shown.json, as_json(record))
-
-
-Neuron = Annotated[str, typer.Argument(help="LAYER.NEURON, or LAYER.EXPERT.NEURON in a mixture of experts.")]
-Corpus = Annotated[Path | None, typer.Option("--corpus", help="A file with one text per line.")]
-Passages = Annotated[int, typer.Option("--top", help="The number of passages.", min=0)]
-
-
-@command(TEXTS)
-def examples(
-    neuron: Neuron,
-    of: ModelOptions,
-    run: RunOptions,
-    corpus: Corpus = None,
-    method: GradientMethod = "attnlrp",
-    top: Passages = 10,
-) -> None:
-    """Show the passages that activate a neuron most, coloured by the relevance of their tokens.
-
-    They are searched in a file with --corpus and --model, or read from a run with --root; --model then names one of
-    the run's models.
-    """
-    from closelook.methods import parse_method
-
-    if corpus is None:
-        if run.config is None and run.root is None:
-            raise UserError("give --corpus FILE with --model M, or --root DIR of a run that read a corpus")
-        loaded, store = run.load(is_made=True)
-
-        from closelook.jobs.commands.examples import show_kept
-
-        return show_kept(loaded, store, neuron, method, of.model, top, of.device)
-    of.check("corpus")
-    parse_method(method)  # before the heavy imports: a mistyped name shows at once
-
-    from closelook.explaining.examples import show_examples
-
-    with naming_options():
-        show_examples(of.open(), neuron, corpus, method, top)

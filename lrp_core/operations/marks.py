@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 _ATTRIBUTE = "_closelook_mark"
+INSERTED = "inserted"  # the stream of tokens that a model puts beside the batch's own
 
 #: Reasons why rules hold a tensor constant although it depends on relevance.
 GATE, EXPONENTIAL, SUM_OF_EXPONENTIALS = "gate", "exponential", "sum of exponentials"
@@ -109,4 +110,5 @@ def joined(marks: Iterable[Mark]) -> Mark:
     """The mark of a sum or union of tensors with these marks."""
     marks = list(marks)
     constant = next((mark.constant for mark in marks if mark.constant), None)
-    return Mark(constant=constant, embedding=next((mark.embedding for mark in marks if mark.embedding), None))
+    streams = [mark.embedding for mark in marks if mark.embedding]
+    return Mark(constant=constant, embedding=min(streams, key=lambda stream: stream == INSERTED, default=None))

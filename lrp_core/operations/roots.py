@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from closelook.lrp_core.operations.marks import NONE, Mark, mark_of, marked, replaced, tensors_in
+from closelook.lrp_core.operations.marks import INSERTED, NONE, Mark, mark_of, marked, replaced, tensors_in
 
-PATCHES, INSERTED = "patches", "inserted"  # streams of tokens that have no ids
+PATCHES = "patches"  # the stream of an image's tokens
 LOOK_UPS = (torch.nn.functional.embedding, Tensor.__getitem__, torch.index_select, Tensor.index_select)
 
 
@@ -139,7 +139,9 @@ class Roots:
         stream = mark_of(embeddings).embedding
         if stream is None or not isinstance(constant, Tensor) or constant.requires_grad:
             return constant
-        if mark_of(constant).constant or constant.dim() < 2 or constant.shape[-2:] != embeddings.shape[-2:]:
+        if mark_of(constant).constant or constant.dim() < 2 or embeddings.dim() != 3:
+            return constant
+        if constant.shape[-2:] != embeddings.shape[-2:]:
             return constant
         self.capture(embeddings)
         rows = constant.expand_as(embeddings).contiguous()
@@ -147,7 +149,7 @@ class Roots:
         if ids is None or ids.shape[-1] == rows.shape[-2]:
             return self._root(rows, stream, words=False)
         first = self._first.get(stream)
-        if first is None:  # of tokens that were put beside the batch's own later
+        if first is None:  # a model puts tokens beside the batch's own, but not by a union
             return self._root(rows, INSERTED, words=True)
         root = self._root(rows[:, first : first + ids.shape[-1]].contiguous(), stream, words=False)
         return self._between(rows, root, first)
@@ -155,8 +157,12 @@ class Roots:
     def inserted(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments of a union: tokens that a model puts beside embeddings, such as registers, are roots."""
         tensors = list(tensors_in(args))
-        if not self.found or not any(mark_of(tensor).embedding for tensor in tensors):
+        streams = [mark_of(tensor).embedding for tensor in tensors]
+        if not self.found or not any(streams):
             return args
+        if all(tensor.dim() == 3 for tensor in tensors):
+            at = next(at for at, stream in enumerate(streams) if stream)
+            self._first[streams[at]] = sum(tensor.shape[1] for tensor in tensors[:at])
         own = [tensor for tensor in tensors if tensor.is_floating_point() and not tensor.requires_grad]
         own = [tensor for tensor in own if mark_of(tensor) is NONE and tensor.dim() == 3 and tensor.numel()]
         return replaced(args, {id(tensor): self._root(tensor, INSERTED, words=True) for tensor in own})

@@ -58,20 +58,20 @@ def decisions(view: ModelView, rows: Sequence[Row], tokens: int = 2) -> list[Dec
     """The model's decision on each row: its two best labels, or its best `tokens` tokens.
 
     Each is as if the row ran alone. Tokens that the model's own `generate` never gives are left out, those that it does
-    not begin with too, unless the row has `begun`. Returns an empty list for a regressor. Raises the model's errors.
+    not begin with too. Returns an empty list for a regressor. Raises the model's errors.
     """
     if view.predicts_score:
         return []
     wanted = min(2, view.n_targets) if view.kind.labels else tokens
-    never = [suppressed(view, first=not row.get("begun")) for row in rows]
-    best = min(wanted + max(map(len, never), default=0), view.n_targets)
+    never = suppressed(view, first=True)
+    best = min(wanted + len(never), view.n_targets)
     rows = [{**row, "target_id": -1 if row["target_id"] is None else row["target_id"], "foil_id": None} for row in rows]
     known: dict[int, Decision] = {}
     if len(rows) > 1 and view.dtype in (torch.float32, torch.float64) and view.family.experts is None:
         known = {at: decision for at, decision, sure in _of_parts(view, rows, list(_alike(rows)), best) if sure}
     singles = [[at] for at in range(len(rows)) if at not in known]
     known |= {at: decision for at, decision, _ in _of_parts(view, rows, singles, best)}
-    return [_allowed(known[at], never[at], wanted, rows[at]["target_id"] >= 0) for at in range(len(rows))]
+    return [_allowed(known[at], never, wanted, rows[at]["target_id"] >= 0) for at in range(len(rows))]
 
 
 def suppressed(view: ModelView, first: bool) -> frozenset[int]:

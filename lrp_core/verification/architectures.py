@@ -21,7 +21,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from closelook.lrp_core.device.precision import unrounded
 from closelook.lrp_core.operations.explain import Explanation, explain_operations
-from closelook.lrp_core.operations.roots import INSERTED, Roots
+from closelook.lrp_core.operations.marks import INSERTED
+from closelook.lrp_core.operations.roots import Roots
 from closelook.lrp_core.records.types import UnsupportedModel
 from closelook.lrp_core.rules import ATTNLRP, LRP, PLAIN
 from closelook.lrp_core.verification.recipes import NEEDS, OVERRIDES, SIZES
@@ -275,7 +276,7 @@ def compare(samples: Samples) -> Iterator[tuple[str, float]]:
     yield "padding", torch.nan if depends and finite else max(gaps)
     without_biases(model)
     of_lrp = samples.explained([0], [LRP])
-    total = sum(relevance.full.sum() for relevance in of_lrp.relevance[LRP].values())
+    total = torch.stack([relevance.full.sum() for relevance in of_lrp.relevance[LRP].values()]).sum()
     yield "sum", distance(total, of_lrp.numbers[0])
 
 

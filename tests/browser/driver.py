@@ -69,10 +69,11 @@ def wait(tab, condition, *arguments):
         time.sleep(0.05)
 
 
-def write_page(root, site, file, title, leaves, **pages):
+def write_page(root, site, name):
     """One page of a site with its leaves, as the report writes them."""
-    (root / file).write_text(site._page(file, leaves, **{"title": title} | pages), encoding="utf-8")
-    for leaf in leaves:
+    values = {"parts": [part for part in site.parts if part.page == name], "published": False}
+    (root / name).write_text(site._page(name, [name], values), encoding="utf-8")
+    for leaf in site.explorers[name].leaves if name in site.explorers else ():
         (root / leaf.name).mkdir()
         for name, text in leaf.files.items():
             (root / name).write_text(text, encoding="utf-8")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from closelook.evaluation.report.explorers import Explorer
+from closelook.evaluation.report.explorers import sample_explorer
 from closelook.evaluation.report.heatmaps.tokens import Line, data
 from closelook.evaluation.report.page import Provenance, Site
 from tests.browser.driver import wait, write_page
@@ -40,9 +40,10 @@ def drawn(kind):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     root = tmp_path_factory.mktemp("large")
-    results = some_results()
-    empty = Site(Provenance("large", "", {"closelook": "1"}), results, [], samples=Explorer.of(entries()))
-    write_page(root, empty, "samples.html", "Samples", empty.samples.leaves, explorer=empty.samples)
+    explorers = {"samples.html": sample_explorer(entries())}
+    write_page(
+        root, Site(Provenance("large", "", {"closelook": "1"}), some_results(), [], [], explorers), "samples.html"
+    )
     return root
 
 
@@ -108,7 +109,7 @@ def test_a_filter_finds_samples_of_every_leaf_and_the_last_one_is_shown(tab):
 
 
 def test_a_sent_address_opens_its_sample_and_filters(tab, folder):
-    link = (folder / "samples.html").as_uri() + f"#sample={9_877:020x}&of=llama&model=llama&correct=1"
+    link = (folder / "samples.html").as_uri() + f"#sample={9_877:020x}&of=llama&model=llama&correct=true"
     tab.open("about:blank")
     tab.open(link)
     wait(tab, "return document.querySelector('#sample .sentence')?.textContent.startsWith('Sample 9877:')")

@@ -11,7 +11,7 @@ import pytest
 from closelook.evaluation.benchmark.pictures import Preprocessing
 from closelook.evaluation.report.heatmaps.overlay import patch_names, with_picture
 from closelook.evaluation.report.heatmaps.tokens import EVERY_LABEL, Line, data
-from closelook.evaluation.report.page import PAGES, Provenance, explain_page
+from closelook.evaluation.report.page import Provenance, explain_page
 from closelook.evaluation.report.table import SMALLEST_ROW
 from tests.browser.driver import ATTACK, WIDTHS, wait
 
@@ -37,7 +37,7 @@ def click(tab, selector):
 
 
 @pytest.mark.thinned(4)
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", ["index.html", "tables.html", "controls.html", "curves.html", "samples.html"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_pages_open_and_fit_their_width(page, name, width):
     tab = page(name)
@@ -182,7 +182,7 @@ def test_samples_filter_by_task_model_prediction_attractors_and_disagreement(pag
     assert shown("task", "") == len(data)
     assert shown("model", "llama") == sum(entry["model"] == "llama" for entry in data)
     shown("model", "")
-    assert shown("correct", "0") == sum(not entry["correct"] for entry in data)
+    assert shown("correct", "false") == sum(not entry["correct"] for entry in data)
     shown("correct", "")
     assert shown("attractors", "1") == sum(entry["attractors"] == 1 for entry in data)
     shown("attractors", "")
@@ -303,6 +303,6 @@ def test_the_first_screen_says_which_methods_tests_tell_apart(page):
         "return [...document.querySelectorAll('details.board summary')].map((line) => line.innerText)"
     )
     assert len(summaries) == 4, "two models on two tasks"
-    assert all("finds the evidence" in line or "apart" in line for line in summaries)
+    assert all("the evidence" in line for line in summaries)
     assert tab.script("return document.querySelector('.board table').checkVisibility()") is False, "behind a click"
     assert tab.script("return document.querySelector('#glossary + .glossary').innerText").count("\n") > 5

@@ -2,7 +2,7 @@
 
 import pytest
 
-from closelook.evaluation.report.explorers import MethodSources, SourcesExplorer
+from closelook.evaluation.report.explorers import Explorer, MethodSources
 from closelook.evaluation.report.explorers import answer_entry as entry
 from closelook.evaluation.report.page import Provenance, Site, answers_page
 from tests.browser.axe import violations
@@ -37,9 +37,9 @@ def answers():
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     root = tmp_path_factory.mktemp("answers")
-    explorer = SourcesExplorer.of(answers())
-    site = Site(Provenance("answers", "", {"closelook": "1"}), some_results(), [], sources=explorer)
-    write_page(root, site, "sources.html", "Sources", explorer.leaves, sources=explorer, parts=[], published=False)
+    explorers = {"sources.html": Explorer.of("answer", answers())}
+    site = Site(Provenance("answers", "", {"closelook": "1"}), some_results(), [], [], explorers)
+    write_page(root, site, "sources.html")
     return root
 
 

@@ -14,7 +14,6 @@ ROOT = Path(__file__).parents[2]
 PAGES = {path.name: path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
 BY_LETTERS = ("wheel", "nightly")  # marks of blocks that tests/docs/test_letters.py runs
 EXTEND = "tests/docs/test_extend.py::test_"
-NEURONS = "tests/explaining/test_examples.py::test_five_neurons_answer_to_what_their_page_says"
 
 #: Of each page, what a block of a clone holds (a file, or a command that needs development models), and its test.
 RUN = {
@@ -39,9 +38,6 @@ RUN = {
         "SPARSITY = versioned": f"{EXTEND}a_product_is_a_module_and_a_line",
         "SPARSITY = Product": f"{EXTEND}a_product_is_a_module_and_a_line",
         "ENTROPY = Product": f"{EXTEND}the_package_is_shown_as_it_is",
-    },
-    "neurons.md": {
-        f"closelook examples {neuron} ": NEURONS for neuron in ("1.82", "1.322", "1.330", "2.239", "4.290")
     },
 }  # fmt: skip
 

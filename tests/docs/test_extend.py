@@ -93,7 +93,7 @@ def written(monkeypatch):
 def test_a_part_of_the_report_is_one_module_and_one_line(tmp_path, monkeypatch, written):
     part = written("jobs/stages/report/parts/lengths.py").lengths_part
     monkeypatch.setattr(report, "PARTS", (*report.PARTS, part))
-    monkeypatch.setattr(explorer, "explorer", lambda *_: [])
+    monkeypatch.setattr(explorer, "entries", lambda *_: [])
     config = CONFIG.model_copy(update={"report": CONFIG.report.model_copy(update={"samples": 0})})
     store, plan = write_store(tmp_path, samples=4)
     report.write_report(config, plan, store)

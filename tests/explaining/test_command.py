@@ -100,7 +100,7 @@ def test_without_a_target_the_models_own_prediction_is_explained(closelook, mode
 
 def test_generated_tokens_are_explained_one_after_the_other(closelook, model, tmp_path):
     written = explained(closelook, tmp_path, model, "w5 w7 w9", "--generate", "3")["predictions"]
-    assert len(written) == 3
+    assert len(written) == 2, "the third token would be the end"
     for before, after in itertools.pairwise(written):
         assert after["input_ids"] == [*before["input_ids"], before["target_id"]]
         assert len(after["methods"][0]["relevance"]) == len(after["tokens"]) == len(before["tokens"]) + 1

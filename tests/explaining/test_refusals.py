@@ -83,7 +83,7 @@ OF_ANSWERS = [
     ),
     ({"text": [464, 318], "spans": [3]}, "or a list of (start, end), not [3]"),
     ({"model": "demo/bert-sentiment"}, "predicts labels: leave `generate` and `answer` out"),
-    ({"model": "demo/bert"}, "predicts a word inside a text and does not continue one: leave `answer`"),
+    ({"model": "demo/bert"}, "predicts a word inside a text and does not continue one: give a target"),
     ({"model": "demo/t5", "answer": "on {Thursday}"}, "the tokenizer turns "),
 ]
 CASES = [({"text": [TEXT], **PAIR} | settings, message) for settings, message in OF_WORDS]

@@ -134,11 +134,11 @@ MUTANTS = (
         "tests/evaluation/benchmark/test_views.py::test_a_year_is_explained_where_it_differs_from_the_foil",
     ),
     Mutant(
-        "winner_of_several",
-        "The first screen names a winner where several methods are in the first group.",
+        "second_group_is_used",
+        "The first screen names methods to use that another is shown to beat.",
         "evaluation/report/overview/standings.py",
-        "    if len(first) == 1:",
-        "    if first:",
+        "if standing.group == 1]",
+        "if standing.group <= 2]",
         "tests/evaluation/report/test_leaderboard.py::test_a_group_of_several_is_no_winner",
     ),
     Mutant(

@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 
-from closelook.evaluation import schema
 from tests.recompute.expected import Expected
 from tests.recompute.facts import NAMES, Facts, Setting
 from tests.recompute.products import Checked, text
@@ -57,7 +55,8 @@ def samples(facts: Facts) -> Checked:
         dtype = facts.dtype(record["model"], record["task"])
         for row in record["rows"]:
             name = f"{named}/{row['label']}/{row['explanation']}"
-            cell = (record["model"], record["task"], dtype, NAMES.get(row["label"], ""))
+            method = NAMES.get(row["label"].removesuffix(" (near noise)"), "")
+            cell = (record["model"], record["task"], dtype, method)
             if "of" in row:
                 name = f"{name}/{row['of']}"
                 relevance = of_label(facts, cell, record["sample_id"], row["of"])
@@ -129,18 +128,6 @@ def neuron_samples(facts: Facts) -> dict[tuple[str, str, str], int]:
     return frame.groupby(["model", "task", "method"])["sample_id"].nunique().to_dict()
 
 
-@cache
-def activations(facts: Facts) -> dict[tuple[str, int, int], Any]:
-    """Means and histograms of a corpus's activations, in shards named as those of its contexts."""
-    by_neuron = {}
-    for file in sorted((facts.root.path / "activations").rglob("*.parquet")):
-        table = pq.ParquetFile(file).read()
-        schema.check(table.schema, schema.ACTIVATIONS, str(file))
-        [model] = [part.removeprefix("model=") for part in file.parts if part.startswith("model=")]
-        by_neuron |= {(model, row.layer, row.neuron): row for row in table.to_pandas().itertuples()}
-    return by_neuron
-
-
 def neurons(facts: Facts) -> Checked:
     """The page of neurons: their logit lens, relevance in samples, and max-activating examples in a corpus."""
     page = facts.root.path / "report" / "neurons.html"
@@ -164,12 +151,6 @@ def neurons(facts: Facts) -> Checked:
             )
             line |= {f"mean {index}": text(shown_mean), f"samples {index}": text(count)}
             expected |= {f"mean {index}": digits(mean), f"samples {index}": Range.exact(len(kept))}
-        active = activations(facts).get(key)
-        if record["histogram"] is not None and active is not None:
-            counts = np.trim_zeros(np.array(active.histogram))
-            line["activation"], expected["activation"] = text(record["histogram"]["mean"]), digits(active.mean)
-            for at, count in enumerate(np.trim_zeros(np.array(record["histogram"]["counts"])).tolist()):
-                line[f"bin {at}"], expected[f"bin {at}"] = text(count), Range.exact(counts[at])
         ranked = contexts(facts).get(key)
         for at, context in enumerate(record["contexts"] if ranked is not None else ()):
             row = ranked[ranked["rank"] == at + 1].iloc[0]

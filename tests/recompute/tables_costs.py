@@ -118,29 +118,4 @@ def boundaries(facts: Facts, row: Row) -> Expected | None:
     return Expected({"value": Range(value, value - ROUNDED, value + ROUNDED)})
 
 
-def one_sample(facts: Facts, row: Row) -> Expected | None:
-    """Relevance of the tokens of one sample, which is whichever has the numbers of all rows."""
-    sample = sample_of(facts, row["task"], row["model"])
-    if sample is None:
-        return None
-    cell = (row["model"], row["task"], facts.dtype(row["model"], row["task"]), NAMES[row["method"]])
-    value = float(facts.relevance_of(cell, sample, TARGET)[int(row["side"])])
-    return Expected({"value": Range(value, value - FOUR * abs(value), value + FOUR * abs(value))})
-
-
-@cache
-def sample_of(facts: Facts, task: str, model: str) -> str | None:
-    """The sample whose relevance most rows of the table hold."""
-    rows = [row for row in facts.root.numbers("one_sample") if (row["task"], row["model"]) == (task, model)]
-    first = [row for row in rows if row["method"] == rows[0]["method"]]
-    printed = np.array([float(row["value"]) for row in first])
-    cell = (model, task, facts.dtype(model, task), NAMES[rows[0]["method"]])
-    gaps = {}
-    for sample in set(facts.cells[cell]["sample_id"]):
-        relevance = facts.relevance_of(cell, sample, TARGET)
-        if len(relevance) == len(printed):
-            gaps[sample] = np.abs(relevance - printed).max()
-    return min(gaps, key=gaps.__getitem__) if gaps else None
-
-
-TABLES = {"runtime": runtime, "boundaries": boundaries, "one_sample": one_sample}
+TABLES = {"runtime": runtime, "boundaries": boundaries}

@@ -116,13 +116,6 @@ def against_zero(facts: Facts) -> dict[tuple[CurveKey, str], Range]:
     return dict(zip(named, statistics.holm([facts.sign_flip(values)[0] for values in deltas]), strict=True))
 
 
-@cache
-def area_pairs(facts: Facts, curve_key: CurveKey) -> dict[tuple[str, str], Range]:
-    """Adjusted p of ΔA between methods, for a model, task and way."""
-    deltas = {name: areas(facts, curve_key, name)["delta"].dropna() for name in judged(facts, curve_key)}
-    return facts.pairs_of(deltas)
-
-
 def faithfulness(facts: Facts, row: Row) -> Expected | None:
     """Areas and their difference; of random orders the mean of both areas, and no difference."""
     curve_key = curve_key_of(row["model"], row["task"])
@@ -176,25 +169,6 @@ def on_common_samples(facts: Facts, model: str, task: str, method: str) -> Expec
     deltas = pd.concat(every, axis=1).dropna()
     values = deltas[method].to_numpy()
     return number(values.mean(), len(values), facts.interval(values), scale=10)
-
-
-def differences(facts: Facts, curve_key: CurveKey, method: str, other: str) -> Expected:
-    first, second = areas(facts, curve_key, method)["delta"].dropna(), areas(facts, curve_key, other)["delta"].dropna()
-    common = first.index.intersection(second.index)
-    values = (first[common] - second[common]).to_numpy()
-    p = area_pairs(facts, curve_key)[method, other]
-    return number(values.mean(), len(values), statistics.of_differences(values), p, scale=10)
-
-
-def faithfulness_pairs(facts: Facts, row: Row) -> Expected | None:
-    curve_key = curve_key_of(row["model"], row["task"])
-    methods = [NAMES[row[name]] for name in ("method", "label")]
-    if methods[0] == methods[1]:
-        return UNDEFINED
-    known = [method for method in methods if (*curve_key, method) in curves(facts)]
-    if noise := next(filter(None, (noise_of(facts, curve_key, method) for method in known)), ""):
-        return Expected(state=noise)
-    return differences(facts, curve_key, *methods) if len(known) == 2 else UNDEFINED
 
 
 def faithfulness_overview(facts: Facts, row: Row) -> Expected | None:
@@ -281,7 +255,6 @@ def spearman(first: np.ndarray, second: np.ndarray) -> float:
 
 TABLES = {
     "faithfulness": faithfulness,
-    "faithfulness_pairs": faithfulness_pairs,
     "faithfulness_overview": faithfulness_overview,
     "evidence_faithfulness": evidence_faithfulness,
     "evidence_faithfulness_ranks": evidence_faithfulness_ranks,

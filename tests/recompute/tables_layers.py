@@ -8,10 +8,9 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
-from tests.recompute import metrics, statistics
+from tests.recompute import metrics
 from tests.recompute.expected import UNDEFINED, Expected, number
 from tests.recompute.facts import METRICS, NAMES, Facts, Setting
-from tests.recompute.statistics import Range
 from tests.recompute.tables_scores import PERCENT
 
 Row = Mapping[str, str]
@@ -52,30 +51,4 @@ def layers(facts: Facts, row: Row) -> Expected | None:
     return number(values.mean(), len(values), facts.interval(values, PERCENT), scale=100)
 
 
-@cache
-def pairs(facts: Facts, model: str, task: str, layer: int, metric: str) -> dict[tuple[str, str], Range]:
-    frames = {
-        key[2]: frame[metric] for key, frame in layers_of(facts).items() if (key[:2], key[3]) == ((model, task), layer)
-    }
-    return facts.pairs_of(frames)
-
-
-def layer_differences(facts: Facts, row: Row) -> Expected | None:
-    """A method minus the best of its layer and metric."""
-    model, task, layer, metric = row["model"], row["task"], int(row["layer"]), METRICS[row["label"]]
-    frames = {
-        key[2]: frame[metric] for key, frame in layers_of(facts).items() if (key[:2], key[3]) == ((model, task), layer)
-    }
-    method = NAMES[row["group"]]
-    if method not in frames:
-        return UNDEFINED
-    best = max(frames, key=lambda name: frames[name].mean())
-    if method == best or (row["state"] == UNDEFINED.state and frames[method].mean() >= frames[best].mean() - 1e-9):
-        return UNDEFINED
-    common = frames[method].index.intersection(frames[best].index)
-    values = (frames[method][common] - frames[best][common]).to_numpy()
-    p = pairs(facts, model, task, layer, metric)[method, best]
-    return number(values.mean(), len(values), statistics.of_differences(values, 100), p, scale=100)
-
-
-TABLES = {"layers": layers, "layer_differences": layer_differences}
+TABLES = {"layers": layers}

@@ -148,22 +148,6 @@ def over_random(facts: Facts, cell: Cell, metric: str) -> tuple[np.ndarray | Non
     return 100 * (frame.loc[common, metric] - random.loc[common, metric]).to_numpy(), p
 
 
-def table1_pairs(facts: Facts, row: Row) -> Expected:
-    """PG of one method minus that of another."""
-    first, second = cell_of(facts, row, row["method"]), cell_of(facts, row, row["label"])
-    if row["method"] == row["label"]:
-        return UNDEFINED
-    if noise := (first and facts.noise(first)) or (second and facts.noise(second)):
-        return Expected(state=noise)
-    if first is None or second is None:
-        return UNDEFINED
-    a, b = facts.scored(first), facts.scored(second)
-    common = a.index.intersection(b.index)
-    differences = 100 * (a.loc[common, "pg"] - b.loc[common, "pg"]).to_numpy()
-    p = paired_tests(facts, first[0], first[1])[first[3], second[3], "pg"]
-    return number(differences.mean(), len(differences), statistics.of_differences(differences, 100), p, scale=100)
-
-
 def table9(facts: Facts, row: Row) -> Expected | Left | None:
     """The share of samples whose target is above the foil, or whose label is predicted."""
     if row["group"] == "model":
@@ -219,7 +203,6 @@ def leaderboard(facts: Facts, row: Row) -> Expected | None:
 TABLES = {
     "table1": table1,
     "table1_random": table1_random,
-    "table1_pairs": table1_pairs,
     "table2": table2,
     "table3": table3,
     "table4": table4,

@@ -25,14 +25,12 @@ from PIL import Image
 
 from closelook.evaluation.report.heatmaps.layout import letters_of, line_starts, visible
 from closelook.evaluation.report.heatmaps.tokens import Entry, EntryLine, colour, ground, in_digits, values_of
-from closelook.evaluation.report.page import Figure as ReportFigure
 
 _SIZE, _LETTER, _LINE = 9, 0.602 * 9 / 72, 0.24  # points; inches of a letter of the font, and of a line
 _TOKENS, _TITLES = "DejaVu Sans Mono", "DejaVu Sans"  # the fonts of tokens, and of all else
 _SHOWN = 12  # most characters without a font that a warning names
 _WIDTH, _LABEL = 7.0, 1.5  # inches, of all and of a method's name
 _CELL, _NUMBERED = 0.44, 16  # inches of a matrix's cell, and columns up to which cells have numbers
-_PIXELS = 96  # of a page, to an inch
 _STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "closelook", "pdf.fonttype": 42}
 _WITHOUT_DATES = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
 
@@ -92,25 +90,6 @@ def _letters_in(path: str) -> frozenset[int]:
         return frozenset(FT2Font(path).get_charmap())
     except (RuntimeError, OSError):
         return frozenset()
-
-
-_LEGEND = (
-    " Orange is relevance towards the explained logit, blue is relevance against it, as a share of the method's "
-    "largest relevance; if all tokens have one sign, the smallest relevance is white. Evidence is underlined, or "
-    "outlined in images; special tokens are dim."
-)
-
-
-def sample_figure(entry: Entry, name: str, title: str, caption: str) -> ReportFigure:
-    """The report's figure of an entry: its tokens, or its picture, by every method."""
-    drawn = plotted([entry], title)
-    files = {}
-    for form in ("svg", "pdf"):
-        out = io.BytesIO()
-        _write(drawn, out, form)
-        files[form] = out.getvalue()
-    width = round(_PIXELS * drawn.get_figwidth())
-    return ReportFigure(name, title, caption + _LEGEND, files["svg"].decode(), width, pdf=files["pdf"])
 
 
 def saved(figure: Plot, path: Path) -> None:

@@ -117,7 +117,6 @@ class Line(NamedTuple):
     label: str  # of the method
     values: Sequence[float]
     explanation: str = "none"  # "none" if there is only one
-    curve: LogitCurve | None = None  # the deletion curves of this relevance
     decoder: Sequence[float] | None = None  # relevance of the tokens that the decoder of an encoder-decoder has seen
     of: str | None = None  # the explained label, in lines of EVERY_LABEL
     pixels: Sequence[float] | None = None  # [H * W] relevance of an image's pixels, for methods that give it
@@ -126,15 +125,6 @@ class Line(NamedTuple):
     def finite(self) -> bool:
         """True if all values are finite."""
         return all(map(math.isfinite, (*self.values, *(self.decoder or ()), *(self.pixels or ()))))
-
-
-class LogitCurve(NamedTuple):
-    """The deletion curves of a sample: the target's logit as tokens are removed."""
-
-    removed: Sequence[int]  # numbers of removed tokens
-    morf: Sequence[float]  # the most relevant token is removed first
-    lerf: Sequence[float]  # the least relevant token is removed first
-    delta: float  # area under `lerf` minus area under `morf`
 
 
 def beyond_noise(line: Line, logits: Sequence[float]) -> Line:
@@ -187,8 +177,6 @@ def data(
             row["of"] = line.of
         if any(evidence):
             row["hit"] = int(line.finite and evidence[_top(line.values, counted)])
-        if line.curve is not None:
-            row["curve"] = _rounded(line.curve)
         rows.append(row)
     unknown = dict.fromkeys(("task", "model", "foil", "correct", "attractors", "margin", "position", "sample_id"), None)
     known = {"text": "", "slot": 0, "target": "", "disagreement": disagreement(lines, counted)}
@@ -209,21 +197,6 @@ def short(value: float) -> float:
     0.1235
     """
     return float(f"{value:.4g}")
-
-
-def _rounded(curve: LogitCurve) -> dict[str, Any]:
-    """A curve as JSON, with four significant digits; numbers that are not finite are null."""
-    return {
-        "removed": list(curve.removed),
-        "morf": list(map(_known, curve.morf)),
-        "lerf": list(map(_known, curve.lerf)),
-        "delta": _known(curve.delta),
-    }
-
-
-def _known(value: float) -> float | None:
-    """The value with four significant digits; None if it is not finite."""
-    return short(value) if math.isfinite(value) else None
 
 
 def values_of(row: EntryLine) -> list[float]:

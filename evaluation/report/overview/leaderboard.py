@@ -6,7 +6,7 @@ What the boards leave out is listed with the reasons.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -170,21 +170,6 @@ def glossary(results: Results) -> list[tuple[str, str]]:
     meanings.append((MEASURES[DELTA].label, FAITHFUL))
     meanings += [(results.label(name), results.methods[name].about) for name in results.ordered_methods()]
     return [(word, meaning) for word, meaning in meanings if meaning]
-
-
-def weak_points(results: Results, board: Board) -> Iterator[str]:
-    """Yield a sentence for each method that is not significantly above chance here and whose record says why.
-
-    Such a method does no better than chance on some models by its definition.
-    """
-    base = results.baseline
-    compared = results.compared(board.model, board.task)
-    if compared is None or base not in compared.methods:
-        return
-    above = compared.beats(lead(), METRICS[lead()].higher_is_better)[:, compared.methods.index(base)]
-    for method, is_above in zip(compared.methods, above, strict=True):
-        if results.methods[method].weak and not is_above:
-            yield f"{results.label(method)}: {results.methods[method].weak}"
 
 
 def left_out(results: Results, shown: Sequence[Board]) -> list[tuple[str, str]]:

@@ -131,73 +131,23 @@ def _span(values: Sequence[float | None], form: Callable[[float], str], unit: st
     return f"{' to '.join(ends)} {unit}".strip()
 
 
-NAMED = 2  # up to this number, other methods are named; above it, they are counted
-
-
 def conclusion(results: Results, model: str, task: str, standings: Sequence[Standing], compared: Comparison) -> str:
-    """The whole conclusion on a model and task, from the groups and the comparison that they come from."""
+    """The conclusion on a model and task, from the groups and the comparison that they come from."""
     if not compared.is_tested:
         return f"No difference is tested with {_samples_of(compared)}: too few."
-    sentences = [_groups(results, standings, compared)]
-    if results.baseline not in [standing.method for standing in first_group(standings)]:
-        sentences += _failing(standings)
+    sentences = [_groups(results, standings), *_failing(standings)]
     sentences += [_power(compared), _other_seeds(results, model, task, compared)]
     return " ".join(filter(None, sentences))
 
 
-def _groups(results: Results, standings: Sequence[Standing], compared: Comparison) -> str:
-    """The first group against the other methods, some of which may be beaten by methods of later groups only."""
-    first = first_group(standings)
-    others = [standing.method for standing in standings if standing.group > 1]
+def _groups(results: Results, standings: Sequence[Standing]) -> str:
+    """The sentence on what tests say of the first group."""
+    others = sum(standing.group > 1 for standing in standings)
     if not others:
         return "No method is shown to find the evidence more often than another."
-    rest = _rest(results, others)
-    by_first = all(any(_beats(compared, each.method, other) for each in first) for other in others)
-    if len(first) == 1 and by_first:
-        return f"{first[0].label} finds the evidence more often than {rest} ({_share(first[0])})."
-    less = f"{rest} found it less often than at least one {'of them' if by_first else 'other method'}"
-    if len(first) == 1:
-        return f"No method is shown to find the evidence more often than {first[0].label} ({_share(first[0])}); {less}."
-    if results.baseline in [standing.method for standing in first]:
-        unproven = ", ".join(each.label for each in first if each.method != results.baseline)
-        return f"{unproven}: not shown to find the evidence more often than random relevance does; {less}."
-    return f"No test tells {_listed(first)} apart by how often they find the evidence; {less}."
-
-
-def _rest(results: Results, others: Sequence[str]) -> str:
-    """The methods outside of the first group: up to NAMED of them by name, else their number; and random relevance."""
-    methods = [results.label(name) for name in others if name != results.baseline]
-    names = methods if len(methods) <= NAMED else [f"each of the {len(methods)} other methods"]
-    if results.baseline in others:
-        names = [*names, "random relevance"]
-    return _and(names)
-
-
-def _and(names: Sequence[str]) -> str:
-    """Names in a sentence.
-
-    >>> _and(["a", "b", "c"]), _and(["a"])
-    ('a, b and c', 'a')
-    """
-    *before, last = names
-    return f"{', '.join(before)} and {last}" if before else last
-
-
-def _listed(first: Sequence[Standing]) -> str:
-    """The first group in words: methods to use are counted, since the line above names them; others are named."""
-    used = [standing.label for standing in first if not standing.fails_on]
-    failing = [standing.label for standing in first if standing.fails_on]
-    counted = [f"these {len(used)}"] if len(used) > 1 else used
-    return _and([*counted, *failing])
-
-
-def _share(standing: Standing) -> str:
-    """The evidence score of a method, with its interval if it has one."""
-    cell, metric = standing.evidence, METRICS[lead()]
-    mean = f"{metric.label} {number(cell.value or 0.0, 1)} {metric.unit}"
-    if cell.low is None or cell.high is None:
-        return mean
-    return f"{mean}, 95 % interval {number(cell.low, 1)} to {number(cell.high, 1)}"
+    if results.baseline in [standing.method for standing in first_group(standings)]:
+        return "No method is shown to find the evidence more often than random relevance does."
+    return f"Each of the other {others} is shown to find the evidence less often than at least one method."
 
 
 def _failing(standings: Sequence[Standing]) -> list[str]:
@@ -234,21 +184,14 @@ def _other_seeds(results: Results, model: str, task: str, compared: Comparison) 
     """
     of_seeds = [results.compared(other, task) for other in results.seeds.get(model, ())]
     others = [comparison for comparison in of_seeds if comparison is not None]
-    if not others:
-        return ""
     methods = [name for name in compared.methods if all(name in each.methods for each in others)]
     claims = [pair for pair in permutations(methods, 2) if _beats(compared, *pair)]
-    if not claims:
+    if not others or not claims:
         return ""
-    lost = [pair for pair in claims if not all(_beats(each, *pair) for each in others)]
-    many = len(others) > 1
-    models = f"each of {len(others)} models trained from other seeds" if many else "a model trained from another seed"
-    among = f"Of the {len(claims)} differences that tests find among {', '.join(map(results.label, methods))},"
-    if not lost:
-        return f"{among} all are found again in {models}."
-    named = ", ".join(f"{results.label(better)} above {results.label(worse)}" for better, worse in lost)
-    again = f"{len(claims) - len(lost)} are found again in {models}"
-    return f"{among} {again}; not found again {'in all' if many else 'in it'}: {named}."
+    again = sum(all(_beats(each, *pair) for each in others) for pair in claims)
+    names = ", ".join(map(results.label, methods))
+    found = f"{again} of the {len(claims)} differences that tests find among {names}"
+    return f"{found} are found again in every model trained from another seed ({len(others)})."
 
 
 def _beats(compared: Comparison, better: str, worse: str) -> bool:

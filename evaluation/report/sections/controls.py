@@ -108,16 +108,15 @@ def controls_table(rows: Sequence[ControlRow], methods: Methods) -> Iterator[Ent
     yield f" {summary(rows, methods)}"
 
 
-def shapley_tables(rows: Sequence[ControlRow], methods: Methods) -> list[Table]:
-    """The table of Shapley values in a list; empty if they were not computed."""
-    near = []
+@fills(NEAR_SHAPLEY)
+def shapley_table(rows: Sequence[ControlRow], methods: Methods) -> Iterator[Entry]:
+    """The nearness of every method to exact Shapley values; no rows if these were not computed."""
     for row in sorted(rows, key=lambda row: (row.task, row.model, row.method in PLANTED, rank(methods, row.method))):
         labels = (row.model, named(methods, row.method))
         if row.control == SHAPLEY:
-            near += [Entry(row.task, labels, _NEARNESS, _cell(row)), Entry(row.task, labels, _SAMPLES, Cell(row.n))]
+            yield from row_of(row.task, labels, (_NEARNESS, _SAMPLES), (_cell(row), Cell(row.n)))
         elif row.control == SHAPLEY_ERROR:
-            near.append(Entry(row.task, labels, _ERROR, _cell(row)))
-    return [NEAR_SHAPLEY.filled(near)] if near else []
+            yield Entry(row.task, labels, _ERROR, _cell(row))
 
 
 def summary(rows: Sequence[ControlRow], methods: Methods) -> str:

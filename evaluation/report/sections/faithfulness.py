@@ -13,14 +13,12 @@ from closelook.evaluation.report.results import Methods, Results, attnlrp, label
 from closelook.evaluation.report.sections.pruning import span
 from closelook.evaluation.report.table import (
     BOLD,
-    MISSING,
     UNDEFINED,
     UNSEEN,
     Cell,
     Column,
     Entry,
     Table,
-    difference_cell,
     fills,
     known,
     marked_if_best,
@@ -32,7 +30,7 @@ from closelook.evaluation.scoring.faithfulness.flips import CONTRAST, TARGET_LOG
 from closelook.evaluation.scoring.faithfulness.scores import MEASURES, Summary
 from closelook.evaluation.scoring.faithfulness.shares import Shares
 from closelook.evaluation.scoring.metrics import METRICS, overlap
-from closelook.evaluation.scoring.statistics import TEST, holm_adjusted
+from closelook.evaluation.scoring.statistics import holm_adjusted
 from closelook.lrp_core.records.kinds import RESAMPLE
 
 DELTA, MORF, LERF = AREAS
@@ -79,7 +77,6 @@ class Setting:
 class MethodSet(Setting):
     """The numbers of all methods in a setting."""
 
-    lacking: Sequence[str] = ()  # planned methods whose curves are not computed yet
     #: Methods whose relevance is, or may be, rounding error, with NOISE or NEAR_NOISE: they have no numbers.
     noise: Mapping[str, str] = field(default_factory=dict)
     published: str | None = None  # the name of the model in the paper's tables
@@ -92,7 +89,7 @@ class MethodSet(Setting):
     @property
     def methods(self) -> list[str]:
         """All methods of the setting, with or without numbers."""
-        return [*self.numbers.variants, *self.lacking, *self.noise]
+        return [*self.numbers.variants, *self.noise]
 
     def row(self, name: str) -> tuple[str, tuple[str, ...]]:
         """The section and the labels of a table's row."""
@@ -102,8 +99,7 @@ class MethodSet(Setting):
         """The mean of a measure of a method, or the reason that there is none; `reference` is the paper's number."""
         summary = self.numbers.summaries.get((method, measure))
         if summary is None:
-            state = MISSING if method in self.lacking else UNDEFINED
-            return Cell(state=self.noise.get(method, state))
+            return Cell(state=self.noise.get(method, UNDEFINED))
         cell, better = mean_cell(summary, reference), MEASURES[measure].higher_is_better
         return marked_if_best(cell, self.numbers.comparison, method, measure, better)
 
@@ -238,26 +234,6 @@ def _overview(curve_sets: Sequence[CurveSet], results: Results) -> Iterator[Entr
             yield Entry(*row, column, known(value))
 
 
-def pairs_table(curve_sets: Sequence[CurveSet], results: Results) -> Table:
-    """ΔA of every method minus that of every other method, on the same samples."""
-    methods = results.methods
-    names = ordered(methods, {method for curve_set in curve_sets for method in curve_set.methods})
-    columns = {name: Column("minus", label(methods, name), signed=True, digits=DIGITS) for name in names}
-    frame = []
-    for curve_set in curve_sets:
-        for method in ordered(methods, curve_set.methods):
-            for other, column in columns.items():
-                cell = _difference(curve_set, method, other)
-                frame.append(Entry(*curve_set.row(label(methods, method)), column, cell))
-    return Table(
-        "faithfulness_pairs",
-        "Faithfulness, methods against each other",
-        "ΔA of the row's method minus the column's, on the samples that all methods have. "
-        f"* p < 0.05, ** p < 0.01: {TEST}.",
-        ("model", "method"),
-    ).filled(frame)
-
-
 def against_zero(curve_sets: Sequence[CurveSet]) -> dict[tuple[int, str], float]:
     """p values of ΔA against zero by (index into `curve_sets`, method), adjusted by Holm's method over all of them."""
     tested = [(at, method) for at, curve_set in enumerate(curve_sets) for method in curve_set.areas.p_zero]
@@ -311,13 +287,6 @@ def _printed(curve_set: CurveSet, method: str, measure: str) -> float | None:
     """The paper's number for the same model."""
     base = curve_set.bases.get(method, method)
     return attnlrp().get((curve_set.task, curve_set.published or "", base, measure))
-
-
-def _difference(curve_set: CurveSet, method: str, other: str) -> Cell:
-    """The cell of a method's ΔA minus that of `other`, on common samples; noise if either method is noise."""
-    noise = curve_set.noise.get(method) or curve_set.noise.get(other)
-    otherwise = Cell(state=noise if noise and method != other else UNDEFINED)
-    return difference_cell(curve_set.areas.comparison, method, other, DELTA, otherwise)
 
 
 def curve_figures(curve_sets: Sequence[CurveSet], results: Results) -> list[Figure]:

@@ -10,26 +10,21 @@ import numpy as np
 
 from closelook.evaluation.report.drawing import Grid, Plot
 from closelook.evaluation.report.page import Figure
-from closelook.evaluation.report.results import Methods, label, normxlogit_layers, ordered
+from closelook.evaluation.report.results import Methods, label, normxlogit_layers, ordered, rank
 from closelook.evaluation.report.table import (
     DONE,
-    MISSING,
-    UNDEFINED_CELL,
     Cell,
     Column,
     Entry,
     Table,
     compared_cell,
-    difference_cell,
-    fills,
     marked_if_best,
 )
 from closelook.evaluation.scoring.metrics import BY_LAYER, METRICS, shown
-from closelook.evaluation.scoring.statistics import TEST, Comparison
+from closelook.evaluation.scoring.statistics import Comparison
 
-Missing = frozenset[tuple[str, str, str]]  # (task, model, method) without scores yet
 #: By (task, model): methods compared on the same samples. `of_layer` names the metrics.
-Comparisons = Mapping[tuple[str, str], Comparison]
+Comparisons = Mapping[tuple[str, str], Comparison | None]
 
 #: A note on the paper's numbers.
 DOUBTS = (
@@ -59,21 +54,6 @@ def of_layer(layer: int, metric: str) -> str:
     return f"{metric} of {layer}"
 
 
-Key = tuple[str, str, int, str, str]  # task, model, layer, method, metric
-
-
-def _keys(scores: Sequence[LayerScore], methods: Methods, missing: Missing) -> Iterator[tuple[Key, Column]]:
-    """The keys of all numbers of a table, with their columns: from the last layer to the first, method by method."""
-    names = ordered(methods, {s.method for s in scores} | {method for _, _, method in missing})
-    layers = {(score.task, score.model, score.layer) for score in scores}
-    for task, model, layer in sorted(layers, key=lambda key: (*key[:2], -key[2])):
-        for name in names:
-            for metric in shown(BY_LAYER):
-                record = METRICS[metric]
-                column = Column(label(methods, name), record.label)
-                yield (task, model, layer, name, metric), column
-
-
 LAYERS = Table(
     "layers",
     "Evidence by layer",
@@ -87,53 +67,29 @@ LAYERS = Table(
 )
 
 
-@fills(LAYERS)
-def layer_table(
-    scores: Sequence[LayerScore], methods: Methods, missing: Missing, compared: Comparisons
-) -> Iterator[Entry | str]:
-    """The table of scores: a row for each layer, a column for each metric of a method."""
-    values = {(s.task, s.model, s.layer, s.method, s.metric): s for s in scores}
+def layer_table(scores: Sequence[LayerScore], methods: Methods, compared: Comparisons) -> Table:
+    """The table of scores: a row for each layer, from the last to the first, a column for each metric of a method."""
+    columns = []
+    for name in ordered(methods, {score.method for score in scores}):
+        columns += [Column(label(methods, name), METRICS[metric].label) for metric in shown(BY_LAYER)]
+    return replace(LAYERS, columns=tuple(columns)).filled(_entries(scores, methods, compared))
+
+
+def _entries(scores: Sequence[LayerScore], methods: Methods, compared: Comparisons) -> Iterator[Entry | str]:
+    """The cells of `layer_table`."""
     if any(key[:2] in {(score.task, score.model) for score in scores} for key in normxlogit_layers()):
         yield DOUBTS
-    for key, column in _keys(scores, methods, missing):
-        task, model, layer, name, metric = key
-        score, comparison, measure = values.get(key), compared.get((task, model)), of_layer(layer, metric)
-        cell = _empty(missing, task, model, name)
-        if score is not None:
-            paper = normxlogit_layers().get((task, model, name, str(layer), metric))
-            compared_mean = compared_cell(comparison, name, measure)
-            cell = Cell(score.value, DONE, score.n) if compared_mean.value is None else compared_mean
-            cell = replace(cell, reference=paper)
-            cell = marked_if_best(cell, comparison, name, measure, METRICS[metric].higher_is_better)
-        yield Entry(task, (model, str(layer)), column, cell)
-
-
-DIFFERENCES = Table(
-    "layer_differences",
-    "Evidence by layer, methods against the best",
-    "Each method minus the best method of the layer and metric, which has a dash, on the samples that all methods "
-    f"have. * p < 0.05, ** p < 0.01: {TEST}; each layer is a family of its own.",
-    ("model", "layer"),
-)
-
-
-@fills(DIFFERENCES)
-def layer_differences(
-    scores: Sequence[LayerScore], methods: Methods, missing: Missing, compared: Comparisons
-) -> Iterator[Entry]:
-    """The table of each method's difference from the best of its layer and metric, on samples that all have."""
-    for (task, model, layer, name, metric), column in _keys(scores, methods, missing):
-        comparison, measure = compared.get((task, model)), of_layer(layer, metric)
-        cell = _empty(missing, task, model, name)
-        if comparison is not None and comparison.at(name, measure) is not None:
-            best = int(np.argmax(comparison.mean[:, comparison.metrics.index(measure)]))
-            cell = difference_cell(comparison, name, comparison.methods[best], measure)
-        yield Entry(task, (model, str(layer)), replace(column, signed=True), cell)
-
-
-def _empty(missing: Missing, task: str, model: str, method: str) -> Cell:
-    """A cell without a number: missing if the method has no scores yet, else undefined."""
-    return Cell(state=MISSING) if (task, model, method) in missing else UNDEFINED_CELL
+    by_layer = sorted(scores, key=lambda score: (score.task, score.model, -score.layer, rank(methods, score.method)))
+    for score in by_layer:
+        comparison, measure = compared.get((score.task, score.model)), of_layer(score.layer, score.metric)
+        paper = normxlogit_layers().get((score.task, score.model, score.method, str(score.layer), score.metric))
+        metric, cell = METRICS[score.metric], compared_cell(comparison, score.method, measure)
+        if cell.value is None:
+            cell = Cell(score.value, DONE, score.n)
+        cell = replace(cell, reference=paper)
+        cell = marked_if_best(cell, comparison, score.method, measure, metric.higher_is_better)
+        column = Column(label(methods, score.method), metric.label)
+        yield Entry(score.task, (score.model, str(score.layer)), column, cell)
 
 
 def layer_figures(scores: Sequence[LayerScore], methods: Methods) -> list[Figure]:

@@ -10,7 +10,7 @@ from matplotlib.scale import SymmetricalLogScale
 
 from closelook.evaluation.report.drawing import Curve, Plot, curve_panels
 from closelook.evaluation.report.page import Figure
-from closelook.evaluation.report.results import Lacking, Methods, label, rank
+from closelook.evaluation.report.results import Methods, label, rank
 from closelook.evaluation.report.table import (
     BOLD,
     DONE,
@@ -118,16 +118,10 @@ def ablation_figure(
     return Plot("knockouts", "Neuron ablation", caption, axes, tabled=True).figures(panels, methods)
 
 
-def ablation_table(
-    ablations: Sequence[Ablations],
-    methods: Methods,
-    missing: Lacking,
-    resampling: Resampling,
-    value: str,
-) -> Table:
+def ablation_table(ablations: Sequence[Ablations], methods: Methods, resampling: Resampling, value: str) -> Table:
     """The mean drop at each number of ablated neurons, tested against random neurons: a row for each ranking.
 
-    `missing` are (task, model, ranking) without numbers yet; `value` as in :func:`ablation_figure`.
+    `value` as in :func:`ablation_figure`.
     """
     caption = (
         f"The drop of the explained number when the first n neurons {ABLATED[value]}, with 95 % intervals. p is of the "
@@ -147,10 +141,6 @@ def ablation_table(
                 cell = _cell(ablation, compared, name, count)
                 frame.append(Entry(ablation.task, (ablation.model, label(methods, name)), column, cell))
         frame += smallest_differences(ablation.task, (ablation.model,), columns, compared)
-    for task, model, name in missing:
-        labels = (model, label(methods, name))
-        frame += [Entry(task, labels, column, Cell(state=MISSING)) for column in columns.values()]
-    frame.sort(key=lambda entry: entry.section)
     return Table("knockouts", "Neuron ablation", caption, ("model", "ranking")).filled([*frame, note])
 
 
@@ -218,7 +208,7 @@ CROSSING = Table(
 @fills(CROSSING)
 def crossing_table(crossings: Sequence[Crossing], methods: Methods) -> Iterator[Entry]:
     """Relevance that enters each block from above, leaves it below, that it keeps, and that its neurons have."""
-    reasons = max(crossing.kept.shape[1] for crossing in crossings)
+    reasons = max((crossing.kept.shape[1] for crossing in crossings), default=0)
     for crossing in crossings:
         for layer in reversed(range(len(crossing.kept))):
             above, below = crossing.boundaries[layer + 1], crossing.boundaries[layer]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from operator import itemgetter
@@ -14,11 +14,10 @@ import numpy as np
 
 from closelook.evaluation.report.drawing import Curve, Plot, curve_panels
 from closelook.evaluation.report.page import Figure
-from closelook.evaluation.report.results import Lacking, Methods, Results, ordered, rank
+from closelook.evaluation.report.results import Methods, Results, ordered, rank
 from closelook.evaluation.report.table import (
     BOLD,
-    MISSING,
-    UNDEFINED,
+    UNDEFINED_CELL,
     UNSEEN,
     Cell,
     Column,
@@ -221,48 +220,25 @@ AREAS = Table(
 )
 
 
-def areas_table(
-    areas: Sequence[PrunedAreas],
-    results: Results,
-    lacking: Lacking = (),
-    resampling: Resampling = _USUAL,
-) -> Table:
-    """The mean area under the pruning curves of samples, which is the mean accuracy over the share of removed heads.
-
-    `lacking` are the planned (task, model, method) whose curves are not computed yet: their cells are missing.
-    """
+def areas_table(areas: Sequence[PrunedAreas], results: Results, resampling: Resampling = _USUAL) -> Table:
+    """The mean area under the pruning curves of samples, which is the mean accuracy over the share of removed heads."""
     computed = {setting[1:] for of_task in areas for setting in of_task.paper}
     settings = [(order, pooling) for order in ORDERS for pooling in POOLINGS if (order, pooling) in computed]
-    known = {(of_task.task, of_task.model): of_task for of_task in areas}
-    absent: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for task, model, method in sorted(lacking):
-        absent[task, model].add(method)
-    frame: list[Entry] = []
-    for task, model in dict.fromkeys([*known, *absent]):
-        of_task = known.get((task, model), PrunedAreas(model, task, {}, {}))
-        frame += _entries(of_task, settings, absent.get((task, model), set()), results, resampling)
-    return AREAS.filled(frame)
+    return AREAS.filled(entry for of_task in areas for entry in _entries(of_task, settings, results, resampling))
 
 
 def _entries(
-    areas: PrunedAreas,
-    settings: Sequence[tuple[str, str]],
-    lacking: Collection[str],
-    results: Results,
-    resampling: Resampling,
+    areas: PrunedAreas, settings: Sequence[tuple[str, str]], results: Results, resampling: Resampling
 ) -> Iterator[Entry]:
-    """The cells of a model and task; those of `lacking` methods are missing."""
+    """The cells of a model and task."""
     clusters = results.clusters.get(areas.task, {})
     compared = {setting: areas.compared(*setting, resampling, clusters) for setting in settings}
-    methods = {setting[0] for setting in areas.paper}.union(lacking)
-    for method in ordered(results.methods, methods):
+    for method in ordered(results.methods, {setting[0] for setting in areas.paper}):
         labels = (areas.model, results.label(method))
         for order, pooling in settings:
             setting = (method, *(_RANDOM if method == RANDOM else (order, pooling)))
             for name, side in (("", areas.paper), ("halves", areas.halves)):
-                cell = Cell(state=MISSING if method in lacking else UNDEFINED)
-                if setting in side:
-                    cell = _mean_cell(side[setting], clusters, resampling)
+                cell = _mean_cell(side[setting], clusters, resampling) if setting in side else UNDEFINED_CELL
                 if name == "halves":
                     cell = marked_if_best(cell, compared[order, pooling], method, AREA, order == "least_first")
                 yield Entry(areas.task, labels, Column(ORDERS[order], POOLINGS[pooling], name), cell)

@@ -31,7 +31,6 @@ from closelook.evaluation.report.table import (
     smallest_differences,
 )
 from closelook.evaluation.scoring.metrics import METRICS, OVERVIEW, SETTINGS, lead, shown
-from closelook.evaluation.scoring.statistics import TEST
 
 DOUBLE = "float64"
 CHANCE = (
@@ -73,7 +72,7 @@ PAIRS = (
 def score_tables(results: Results) -> list[Table]:
     """All tables of scores, in the paper's order."""
     pairs = [pair_table(results, pair) for pair in PAIRS]
-    return [overview(results), beside_random(results), against_each_other(results), *pairs, accuracies(results)]
+    return [overview(results), beside_random(results), *pairs, accuracies(results)]
 
 
 def overview(results: Results) -> Table:
@@ -163,24 +162,6 @@ def glance_figure(beside: Table, results: Results) -> list[Figure]:
         height = 0.8 + 0.08 * len(methods) * max(2, len(models))
         panels.append(Panel(f"{task} · {metric.label}, {metric.unit}", lines, ticks | {"xlim": (-4, 104)}, height))
     return GLANCE.figures(panels, {})
-
-
-def against_each_other(results: Results) -> Table:
-    """The leading metric of every method minus that of every other method, on the samples that all have."""
-    columns = {method: Column("minus", results.label(method), signed=True) for method in results.ordered_methods()}
-    frame = []
-    for cell_key in _defined_cell_keys(results):
-        for other, column in columns.items():
-            cell = over_cell(results, cell_key, other, lead())
-            frame.append(Entry(cell_key.task, (cell_key.model, results.label(cell_key.method)), column, cell))
-    return Table(
-        "table1_pairs",
-        "Table 1, methods against each other",
-        f"{METRICS[lead()].label} of the row's method minus that of the column's method, in points, on the samples "
-        f"that all methods have. * p < 0.05, ** p < 0.01: {TEST}.",
-        ("model", "method"),
-        tuple(columns.values()),
-    ).filled(frame)
 
 
 SHAPE = {name: Column("model", name, digits=0) for name in ("parameters", "layers", "heads", "hidden size")}

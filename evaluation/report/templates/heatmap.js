@@ -80,34 +80,12 @@ const Heatmap = (() => {
     return made;
   }
 
-  /* The target's logit as tokens go: solid where the most relevant go first, dashed where the least do. */
-  function curves({ removed, morf, lerf, delta }, [low, high]) {
-    const [width, height, gone] = [140, 40, removed[removed.length - 1]];
-    const svg = (tag, attributes) => {
-      const made = document.createElementNS(document.querySelector("svg").namespaceURI, tag);
-      Object.entries(attributes).forEach(([name, value]) => made.setAttribute(name, value));
-      return made;
-    };
-    const place = (logit, at) => `${(removed[at] / gone) * width},${2 + ((high - logit) / (high - low || 1)) * (height - 4)}`;
-    const drawn = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "curves", role: "img" });
-    const title = svg("title", {});
-    title.textContent = "the target's logit as tokens are removed: solid, the most relevant first; dashed, the least relevant first";
-    drawn.append(title);
-    for (const [values, dashes] of [[morf, "none"], [lerf, "3 2"]])
-      if (!values.includes(null)) drawn.append(svg("polyline", { points: values.map(place).join(" "), "stroke-dasharray": dashes }));
-    const made = element("div", "faithful");
-    made.append(drawn, element("span", "", delta === null ? "" : `ΔA ${format(delta)}`));
-    return made;
-  }
-
   /* One line a method. Pointing at a token shows its value in every line. */
   function draw(entry, rows) {
     const block = element("div", entry.image ? "heatmap pictures" : "heatmap");
     block.tabIndex = 0;
     block.setAttribute("role", "group");
     block.setAttribute("aria-label", "relevance of each token by method");
-    const logits = rows.flatMap((row) => (row.curve ? [...row.curve.morf, ...row.curve.lerf] : [])).filter((logit) => logit !== null);
-    const range = [Math.min(...logits), Math.max(...logits)];
     for (const row of rows) {
       const line = element("div", "line");
       const head = element("div", "method");
@@ -120,7 +98,6 @@ const Heatmap = (() => {
         head.append(top);
       }
       head.append(element("output", "value", ""));
-      if (row.curve) head.append(curves(row.curve, range));
       let strip = element("div", "tokens");
       if (entry.image) strip = picture(entry, row);
       else entry.tokens.forEach((_, at) => strip.append(token(entry, row, at)));

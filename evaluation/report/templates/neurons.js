@@ -5,7 +5,7 @@
   const island = document.getElementById("neuron-choices");
   if (!island) return;
   const { element, format, token } = Heatmap;
-  const { fields, places, models, without } = JSON.parse(island.textContent);
+  const { fields, places, models } = JSON.parse(island.textContent);
   const lines = Leaves.open("neurons-list"), entries = Leaves.open("neurons");
   const LISTED = 100; // neurons of the list at once
   const form = document.getElementById("neuron-filters"), list = document.getElementById("neuron-list");
@@ -105,26 +105,6 @@
     line.append(words, tokens);
     return line;
   }
-  function histogram({ edges, counts, mean }) {
-    const [width, height] = [520, 90], tallest = Math.log1p(Math.max(...counts)) || 1, step = width / counts.length;
-    const svg = (tag, attributes) => {
-      const made = document.createElementNS(document.querySelector("svg").namespaceURI, tag);
-      Object.entries(attributes).forEach(([name, value]) => made.setAttribute(name, value));
-      return made;
-    };
-    const drawn = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "bars", role: "img" }), words = svg("title", {});
-    words.textContent = `how often each activation occurs, on a logarithmic scale; the mean is ${format(mean)}`;
-    drawn.append(words);
-    const bounds = counts.map((_, at) => [edges[at - 1], edges[at]].map((edge) => (edge === undefined ? "" : format(edge))));
-    counts.forEach((tokens, at) => {
-      const tall = (Math.log1p(tokens) / tallest) * (height - 4), bar = svg("rect", { x: at * step, y: height - tall, width: Math.max(0.5, step - 1), height: tall });
-      const tip = svg("title", {});
-      tip.textContent = `${bounds[at].join(" to ").trim()}: ${tokens.toLocaleString("en")} tokens`;
-      bar.append(tip);
-      drawn.append(bar);
-    });
-    return drawn;
-  }
   const part = (name, ...children) => {
     const made = element("section", "neuron-part");
     made.append(element("h3", "", name), ...children);
@@ -149,10 +129,7 @@
     const texts = one.contexts.map((each) => strip(each, plus(each.activation), element("span", "muted", each.where)));
     const why = one.explained ? [element("p", "muted", `Tokens by their relevance for the activation under ${one.explained}.`)] : [];
     if (texts.length) parts.push(part(`Max-activating examples in ${one.corpus}`, ...why, ...texts));
-    if (one.histogram) parts.push(part("Activations in the corpus", histogram(one.histogram)));
     parts.push(part("Samples in which it matters", ...one.samples.map((each) => strip(each, `${plus(each.relevance)}, active ${plus(each.activation)}`, source({ ...each, model: one.model })))));
-    const gone = one.removed.map(([at, drop, number]) => [places[at], `${plus(drop)} is the drop of the explained number, a mean over ${samples(number)} in which it ranks first`]);
-    parts.push(part(without, gone.length ? facts(gone) : element("p", "muted", "Not measured for this neuron: it does not rank first in any sample with ablations.")));
     return parts;
   }
 

@@ -26,14 +26,14 @@
     return (!want("task") || entry.task === want("task")) && (!want("model") || entry.model === want("model")) &&
       (!want("correct") || String(entry.correct) === want("correct")) &&
       (!want("attractors") || String(entry.attractors) === want("attractors")) &&
-      entry.disagreement >= +want("disagreement");
+      Math.round(100 * entry.disagreement) >= +want("disagreement");
   };
 
   /* The address. Field names are those of the form; `sample` and `of` name the entry. */
   const plain = () => new Map([...form.elements].filter((field) => field.name).map((field) => [field.name, field.tagName === "SELECT" ? (field.options[0] || { value: "" }).value : "0"]));
   function address() {
     const state = new URLSearchParams();
-    if (current !== null) { state.set("sample", index[current].id); if (index[current].model) state.set("of", index[current].model); }
+    if (current !== null) { state.set("sample", index[current].sample_id); if (index[current].model) state.set("of", index[current].model); }
     for (const [name, value] of plain()) if (form.elements[name].value !== value) state.set(name, form.elements[name].value);
     return `#${state}`;
   }
@@ -56,7 +56,7 @@
     button.dataset.number = number;
     const tags = element("span", "tags");
     tags.append(...[entry.task, entry.model].filter(Boolean).map((name) => element("span", "tag", name)),
-      ...(entry.correct == null ? [] : [element("span", entry.correct ? "ok" : "bad", entry.correct ? "correct" : "wrong")]), element("span", "muted", `disagree ${percent(entry.disagreement)}`));
+      ...(entry.correct == null ? [] : [element("span", entry.correct ? "ok" : "bad", entry.correct ? "correct" : "wrong")]), element("span", "muted", `disagree ${percent(100 * entry.disagreement)}`));
     button.append(element("span", "snippet", entry.text), tags);
     button.addEventListener("click", () => show(number, true));
     const made = element("li");
@@ -123,8 +123,8 @@
     current = number;
     if (!list.querySelector(`[data-number="${number}"]`)) paint(Math.floor(shown.indexOf(number) / LISTED) * LISTED); else mark();
     remember(push);
-    const { id, model } = index[number], beside = form.elements.beside.value;
-    const other = beside && beside !== model ? index.findIndex((entry) => entry.id === id && entry.model === beside) : -1;
+    const { sample_id: id, model } = index[number], beside = form.elements.beside.value;
+    const other = beside && beside !== model ? index.findIndex((entry) => entry.sample_id === id && entry.model === beside) : -1;
     try {
       const [entry, second] = await Promise.all([entries.get(number), other < 0 ? null : entries.get(other)]);
       if (current !== number || form.elements.beside.value !== beside) return; // another was chosen meanwhile
@@ -140,7 +140,7 @@
     form.querySelector("output").textContent = `${form.elements.disagreement.value} %`;
     shown = [...index.keys()].filter((number) => keep(index[number]));
     if (sought) {
-      const found = index.findIndex((entry) => entry.id === sought.id && (!sought.model || entry.model === sought.model));
+      const found = index.findIndex((entry) => entry.sample_id === sought.id && (!sought.model || entry.model === sought.model));
       if (found >= 0) { current = found; sought = null; }
     }
     const next = shown.includes(current) ? current : shown[0];
@@ -164,7 +164,7 @@
   const step = (by) => shown.length && show(shown[Math.max(0, Math.min(shown.length - 1, shown.indexOf(current) + by))], true);
   const cycle = (select) => { select.selectedIndex = (select.selectedIndex + 1) % select.options.length; show(current, true); };
   const otherModel = () => {
-    const same = [...index.keys()].filter((number) => index[number].id === index[current].id);
+    const same = [...index.keys()].filter((number) => index[number].sample_id === index[current].sample_id);
     const next = same[(same.indexOf(current) + 1) % same.length];
     if (!shown.includes(next)) { form.elements.model.value = ""; current = next; refresh(true); } else show(next, true);
   };

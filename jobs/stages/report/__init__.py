@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import yaml
 
 from closelook.evaluation.benchmark.demo import IDS
-from closelook.evaluation.report.explorers import Explorer, SourcesExplorer
+from closelook.evaluation.report.explorers import Explorer, sample_explorer
 from closelook.evaluation.report.overview.leaderboard import boards
 from closelook.evaluation.report.page import Provenance, Site
 from closelook.evaluation.report.results import Results
@@ -24,13 +24,11 @@ from closelook.jobs.plan.node import Plan, Run
 from closelook.jobs.products.table import of_packages
 from closelook.jobs.products.whole import REPORT_VERSION, report_of
 from closelook.jobs.stages.record import StageSummary
+from closelook.jobs.stages.report import neurons, samples
 from closelook.jobs.stages.report.answers import answer_entries
-from closelook.jobs.stages.report.missing import no_neurons, other_numbers
-from closelook.jobs.stages.report.neurons import neuron_explorer
 from closelook.jobs.stages.report.parts import PARTS
 from closelook.jobs.stages.report.reported import Reported
 from closelook.jobs.stages.report.results import results_of
-from closelook.jobs.stages.report.samples import explorer
 from closelook.jobs.store import Artifact, Ledger, Store, StoreError
 from closelook.versions import versions
 
@@ -57,24 +55,26 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     if ledger.is_done(artifact) and store.exists(first_page):
         return StageSummary("report", 0, 1, (), (where,))
     results = results_of(run)
-    samples = Explorer.of(explorer(run, results))
-    added = [product.report(run) for product in of_packages() if product.report is not None]
     reported = Reported(run, results)
-    shown = boards(results, other_numbers(reported))
+    shown_boards = boards(results, reported.other_numbers)
     tables = all_tables(store, results)
+    added = [product.report(run) for product in of_packages() if product.report is not None]
+    of_samples = sample_explorer(samples.entries(run, results))
+    explorers = {
+        "samples.html": of_samples,
+        "neurons.html": neurons.explorer(run, results, of_samples.names),
+        "sources.html": Explorer.of("answer", answer_entries(run, results.methods)),
+    }
     site = Site(
         provenance=provenance(run),
         results=results,
         tables=tables,
-        glance=glance_figure(tables[1], results),
         parts=(*(part(reported) for part in PARTS), *added),
-        samples=samples,
-        neurons=neuron_explorer(run, results, samples.ids),
-        sources=SourcesExplorer.of(answer_entries(run, results.methods)),
+        explorers={page: explorer for page, explorer in explorers.items() if explorer.count},
         summary=_summary(run, results),
         notes=tuple(notes(run, results)),
-        boards=shown,
-        no_neurons=no_neurons(reported),
+        boards=shown_boards,
+        glance=glance_figure(tables[1], results),
     )
     files, written = site.files(), {}
     for name, content in files.items():
@@ -83,7 +83,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     for old in store.files(artifact.folder, ".html", recursive=True):  # pages of a former report with more samples
         if old not in written:
             store.delete(old)
-    groups = [[board.model, board.task, board.groups] for board in shown]
+    groups = [[board.model, board.task, board.groups] for board in shown_boards]
     record = {"version": REPORT_VERSION, "groups": groups, "shards": list(files)}
     ledger.commit(artifact, record, files=written)
     return StageSummary("report", 1, 0, (), (where,), (artifact,))

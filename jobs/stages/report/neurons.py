@@ -1,4 +1,4 @@
-"""The neurons that the report's explorer shows: how they rank, where they matter, and the effect of their ablation."""
+"""The neurons that the report's explorer shows: how they rank, and where they matter."""
 
 from __future__ import annotations
 
@@ -8,26 +8,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from closelook.evaluation.benchmark.encoding import pieces
-from closelook.evaluation.report.explorers import NeuronExplorer, neuron_entry, shown
+from closelook.evaluation.report.explorers import Explorer, neuron_entry, neuron_explorer, shown
 from closelook.evaluation.report.heatmaps.overlay import patch_names
 from closelook.evaluation.report.heatmaps.tokens import short
 from closelook.evaluation.report.leaves import Entry
 from closelook.evaluation.report.results import Results, rank
-from closelook.evaluation.schema import ACTIVATIONS, CONTEXTS, HEATMAPS, KNOCKOUTS, NEURONS, VIEW
-from closelook.jobs.config import RunConfig
-from closelook.jobs.plan.checkpoints import ModelUnavailable
+from closelook.evaluation.schema import CONTEXTS, HEATMAPS, NEURONS, VIEW
 from closelook.jobs.plan.models import load_tokenizer
 from closelook.jobs.plan.node import Cell, ModelPlan, Run
 from closelook.jobs.products.neurons import contexts
 from closelook.jobs.products.neurons.heatmaps import FIRST, heatmaps_of
-from closelook.jobs.products.neurons.knockouts import knockouts_of
 from closelook.jobs.stages.report.samples import rows_by_id
-from closelook.jobs.store import Artifact, Ledger
+from closelook.jobs.store import Artifact
 from closelook.lrp_core.records.types import UserError
 
 SAMPLES = 5  # samples that are shown for a neuron
@@ -47,156 +42,119 @@ class _Neuron:
     name: str = ""
     total: dict[TaskMethod, float] = field(default_factory=lambda: defaultdict(float))
     kept: dict[TaskMethod, int] = field(default_factory=lambda: defaultdict(int))
-    drops: dict[TaskMethod, list[float]] = field(default_factory=lambda: defaultdict(list))
     best: list[tuple[Seen, float]] = field(default_factory=list)  # (sample, relevance): a heap of the SAMPLES largest
 
+    def add(self, task_method: TaskMethod, sample: str, name: str, relevance: float, at: tuple[int, float]) -> None:
+        """Add the relevance in a sample, and the (position, activation) there."""
+        self.name = name
+        self.total[task_method] += relevance
+        self.kept[task_method] += 1
+        push = heapq.heappush if len(self.best) < SAMPLES else heapq.heappushpop
+        push(self.best, ((abs(relevance), *task_method, sample, *at), relevance))
 
-def neuron_explorer(run: Run, results: Results, linked: frozenset[str]) -> NeuronExplorer:
+
+def explorer(run: Run, results: Results, linked: frozenset[str]) -> Explorer:
     """The explorer of every neuron that some complete cell keeps.
 
     `linked` are the ids of samples that the explorer of samples shows, to which entries link.
     """
-    config, plan, corpora = run.config, run.plan, _corpora(run)
-    cells: dict[str, list[Cell]] = {}
-    for model in plan.models:
-        kept = [cell for cell in model.cells if cell.artifact.product == "neurons"]
-        cells[model.name] = [cell for cell in kept if run.ledger.is_done(cell.artifact)]
-    every = {(cell.artifact.task, cell.artifact.method) for model_cells in cells.values() for cell in model_cells}
-    tasks = list(results.tasks)
+    kept = [
+        cell for cell in run.plan.cells() if cell.artifact.product == "neurons" and run.ledger.is_done(cell.artifact)
+    ]
+    tasks, every = list(results.tasks), {(cell.artifact.task, cell.artifact.method) for cell in kept}
     order = sorted(every, key=lambda task_method: (tasks.index(task_method[0]), rank(results.methods, task_method[1])))
+    corpora = _corpora(run)
 
     def entries() -> Iterator[Entry]:
-        for model in plan.models:
-            if cells[model.name]:
-                known = _Model(config, model, run.ledger, results)
-                yield from known.entries(cells[model.name], order, linked, corpora.get(model.name))
+        for model in run.plan.models:
+            cells = [cell for cell in kept if cell.artifact.model == model.name]
+            if cells:
+                yield from _entries(run, results, model, cells, order, linked, corpora.get(model.name))
 
-    value = config.neurons.knockout.value if config.neurons and config.neurons.knockout else "zero"
-    return NeuronExplorer.of(entries(), [f"{task} · {results.label(method)}" for task, method in order], value)
-
-
-@dataclass(frozen=True)
-class _Model:
-    """Reads the facts about a model's neurons from the store."""
-
-    config: RunConfig
-    model: ModelPlan
-    ledger: Ledger
-    results: Results
-
-    def entries(
-        self, cells: list[Cell], order: list[TaskMethod], linked: frozenset[str], corpus: Artifact | None
-    ) -> Iterator[Entry]:
-        """Yield an entry for each neuron, by layer and number; `order` lists (task, method) in the explorer's order."""
-        neurons: dict[NeuronKey, _Neuron] = defaultdict(_Neuron)
-        samples: dict[TaskMethod, int] = {}
-        firsts: dict[tuple[Artifact, str], dict[str, NeuronKey]] = {}
-        for planned in cells:
-            task_method = (planned.artifact.task, planned.artifact.method)
-            for row in self.ledger.read(planned.artifact, NEURONS, COLUMNS).to_pylist():
-                first = (row["layer"][0], row["neuron"][0])
-                firsts.setdefault((planned.artifact, row["explanation"]), {})[row["sample_id"]] = first
-                if row["explanation"] == planned.requests[0].explanation:
-                    samples[task_method] = samples.get(task_method, 0) + 1
-                    _add(neurons, task_method, row)
-        self.add_drops(neurons, firsts)
-        texts = self.texts(neurons)
-        answers = self.answers(corpus, set(neurons)) if corpus else {}
-        for neuron_key, neuron in sorted(neurons.items()):
-            ranked, removed = [], []
-            for at, key in enumerate(order):
-                if key in neuron.kept:
-                    ranked.append((at, neuron.total[key] / samples[key], neuron.kept[key]))
-                if key in neuron.drops:
-                    removed.append([at, short(float(np.mean(neuron.drops[key]))), len(neuron.drops[key])])
-            shown_samples = list(_samples(neuron, texts, self.results, linked))
-            facts: dict[str, Any] = {"name": neuron.name, "removed": removed}
-            facts |= {"samples": shown_samples} | answers.get(neuron_key, {})
-            yield neuron_entry(self.model.name, *neuron_key, ranked, **facts)
-
-    def answers(self, corpus: Artifact, asked: set[NeuronKey]) -> dict[NeuronKey, dict[str, Any]]:
-        """The max-activating examples and the histogram over a corpus of each neuron in `asked`, for its entry.
-
-        One layer at a time is in memory. Empty if the tokenizer cannot be loaded.
-        """
-        try:
-            tokenizer = load_tokenizer(self.model.resolved.config)
-        except (UserError, ModelUnavailable):
-            return {}
-        answers: dict[NeuronKey, dict[str, Any]] = {}
-        method, relevance = self.relevance()
-        record = self.ledger.record(corpus) or {}
-        for shard in record["shards"]:
-            contexts, activations = (f"{folder}/{shard}" for folder in corpus.folders)
-            for row in self.ledger.store.read(activations, ACTIVATIONS).to_pylist():
-                neuron_key = (row["layer"], row["neuron"])
-                if neuron_key in asked:
-                    bars = None
-                    if row["mean"] is not None:
-                        bars = _inhabited(record["boundaries"], row["histogram"]) | {"mean": short(row["mean"])}
-                    explained = method if (*neuron_key, 1) in relevance else ""
-                    answers[neuron_key] = {"corpus": corpus.task, "explained": explained}
-                    answers[neuron_key] |= {"histogram": bars, "contexts": []}
-            for row in self.ledger.store.read(contexts, CONTEXTS).filter(pc.field("rank") <= FIRST).to_pylist():
-                neuron_key = (row["layer"], row["neuron"])
-                if neuron_key in asked:
-                    activation, values = short(row["activation"]), relevance.get((*neuron_key, row["rank"]))
-                    tokens, where = pieces(tokenizer, row["input_ids"]), row["place"]
-                    text = shown(tokens, row["position"], AROUND, values, activation=activation, where=where)
-                    answers[neuron_key]["contexts"].append(text)
-        return answers
-
-    def relevance(self) -> tuple[str, dict[tuple[int, int, int], list[float]]]:
-        """The label of the method that explains max-activating examples, and its relevance of tokens.
-
-        Relevance is by (layer, neuron, rank). ("", {}) if it is not computed.
-        """
-        node = heatmaps_of(self.config, self.model, self.ledger)
-        if node is None or not self.ledger.is_done(node.artifact):
-            return "", {}
-        maps = {}
-        for row in self.ledger.read(node.artifact, HEATMAPS).to_pylist():
-            if row["relevance"] is not None:
-                maps[row["layer"], row["neuron"], row["rank"]] = row["relevance"]
-        return self.results.label(node.artifact.method), maps
-
-    def add_drops(
-        self, neurons: dict[NeuronKey, _Neuron], firsts: Mapping[tuple[Artifact, str], Mapping[str, NeuronKey]]
-    ) -> None:
-        """Add by how much the explained number fell when a single neuron was ablated: the first of a sample's ranking.
-
-        `firsts` has that neuron by sample id, for each cell and explanation.
-        """
-        for cell in knockouts_of(self.config, self.model, self.ledger):
-            first = firsts.get((cell.neurons, cell.explanation), {}) if cell.neurons else {}
-            for row in _rows(self.ledger, cell.artifact, KNOCKOUTS) if first else ():
-                if 1 in row["removed"] and row["sample_id"] in first:
-                    drop = row["explained"][0] - row["explained"][row["removed"].index(1)]
-                    if np.isfinite(drop):
-                        neurons[first[row["sample_id"]]].drops[cell.artifact.task, cell.ranking].append(drop)
-
-    def texts(self, neurons: Mapping[NeuronKey, _Neuron]) -> dict[str, list[str]]:
-        """The tokens of every sample that is shown, by its id; empty if the tokenizer cannot be loaded."""
-        names_of_task: dict[str, set[str]] = defaultdict(set)
-        for neuron in neurons.values():
-            for (_, task, _, name, _, _), _ in neuron.best:
-                names_of_task[task].add(name)
-        images = self.model.resolved.preprocessing
-        try:
-            tokenizer = None if images else load_tokenizer(self.model.resolved.config)
-        except (UserError, ModelUnavailable):
-            return {}
-        texts = {}
-        for task, names in names_of_task.items():
-            rows = rows_by_id(self.ledger.store, self.model.inputs[task].paths, VIEW, sorted(names))
-            for name, row in rows.items():
-                texts[name] = patch_names(images) if images else pieces(tokenizer, row["input_ids"])
-        return texts
+    return neuron_explorer(entries(), [f"{task} · {results.label(method)}" for task, method in order])
 
 
-def _rows(ledger: Ledger, artifact: Artifact, schema: pa.Schema) -> list[dict[str, Any]]:
-    """The rows of an artifact; none if it is not done."""
-    return ledger.read(artifact, schema).to_pylist() if ledger.is_done(artifact) else []
+def _entries(
+    run: Run,
+    results: Results,
+    model: ModelPlan,
+    cells: list[Cell],
+    order: list[TaskMethod],
+    linked: frozenset[str],
+    corpus: Artifact | None,
+) -> Iterator[Entry]:
+    """Yield an entry for each neuron of a model, by layer and number; `order` lists (task, method) as the explorer."""
+    neurons: dict[NeuronKey, _Neuron] = defaultdict(_Neuron)
+    samples: dict[TaskMethod, int] = defaultdict(int)
+    for planned in cells:
+        task_method = (planned.artifact.task, planned.artifact.method)
+        for row in run.ledger.read(planned.artifact, NEURONS, COLUMNS).to_pylist():
+            if row["explanation"] == planned.requests[0].explanation:
+                samples[task_method] += 1
+                places = zip(row["position"], row["activation"], strict=True)
+                columns = (row["layer"], row["neuron"], row["name"], row["relevance"], places)
+                for layer, number, name, relevance, place in zip(*columns, strict=True):
+                    neurons[layer, number].add(task_method, row["sample_id"], name, relevance, place)
+    texts = _texts(run, model, neurons)
+    examples = _examples(run, results, model, corpus, neurons) if corpus else {}
+    for neuron_key, neuron in sorted(neurons.items()):
+        ranked = []
+        for at, key in enumerate(order):
+            if key in neuron.kept:
+                ranked.append((at, neuron.total[key] / samples[key], neuron.kept[key]))
+        where = list(_samples(neuron, texts, results, linked))
+        known = examples.get(neuron_key, {})
+        yield neuron_entry(model.name, *neuron_key, ranked, name=neuron.name, samples=where, **known)
+
+
+def _examples(
+    run: Run, results: Results, model: ModelPlan, corpus: Artifact, neurons: Mapping[NeuronKey, _Neuron]
+) -> dict[NeuronKey, dict[str, Any]]:
+    """The max-activating examples of each of `neurons` in a corpus, for its entry. One layer at a time is in memory."""
+    tokenizer, examples = load_tokenizer(model.resolved.config), dict[NeuronKey, dict[str, Any]]()
+    method, relevance = _relevance(run, results, model)
+    for shard in (run.ledger.record(corpus) or {})["shards"]:
+        table = run.store.read(f"{corpus.folder}/{shard}", CONTEXTS).filter(pc.field("rank") <= FIRST)
+        for row in table.to_pylist():
+            neuron_key = (row["layer"], row["neuron"])
+            if neuron_key in neurons:
+                explained = method if (*neuron_key, 1) in relevance else ""
+                known = {"corpus": corpus.task, "explained": explained, "contexts": list[Entry]()}
+                tokens, values = pieces(tokenizer, row["input_ids"]), relevance.get((*neuron_key, row["rank"]))
+                facts = {"activation": short(row["activation"]), "where": row["place"]}
+                text = shown(tokens, row["position"], AROUND, values, **facts)
+                examples.setdefault(neuron_key, known)["contexts"].append(text)
+    return examples
+
+
+def _relevance(run: Run, results: Results, model: ModelPlan) -> tuple[str, dict[tuple[int, int, int], list[float]]]:
+    """The label of the method that explains max-activating examples, and its relevance of tokens.
+
+    Relevance is by (layer, neuron, rank). ("", {}) if it is not computed.
+    """
+    node = heatmaps_of(run.config, model, run.ledger)
+    if node is None or not run.ledger.is_done(node.artifact):
+        return "", {}
+    maps = {}
+    for row in run.ledger.read(node.artifact, HEATMAPS).to_pylist():
+        if row["relevance"] is not None:
+            maps[row["layer"], row["neuron"], row["rank"]] = row["relevance"]
+    return results.label(node.artifact.method), maps
+
+
+def _texts(run: Run, model: ModelPlan, neurons: Mapping[NeuronKey, _Neuron]) -> dict[str, list[str]]:
+    """The tokens of every sample that is shown, by its id."""
+    names_of_task: dict[str, set[str]] = defaultdict(set)
+    for neuron in neurons.values():
+        for (_, task, _, name, _, _), _ in neuron.best:
+            names_of_task[task].add(name)
+    images, texts = model.resolved.preprocessing, {}
+    tokenizer = None if images else load_tokenizer(model.resolved.config)
+    for task, names in names_of_task.items():
+        rows = rows_by_id(run.store, model.inputs[task].paths, VIEW, sorted(names))
+        for name, row in rows.items():
+            texts[name] = patch_names(images) if images else pieces(tokenizer, row["input_ids"])
+    return texts
 
 
 def _corpora(run: Run) -> dict[str, Artifact]:
@@ -208,30 +166,9 @@ def _corpora(run: Run) -> dict[str, Artifact]:
     return {cell.plan.name: cell.artifact for cell in cells if run.ledger.is_done(cell.artifact)}
 
 
-def _inhabited(edges: list[float], counts: list[int]) -> dict[str, Any]:
-    """The bins of a histogram from the first to the last that is not empty, and the edges between them."""
-    first = next((at for at, count in enumerate(counts) if count), 0)
-    last = max((at for at, count in enumerate(counts) if count), default=0)
-    return {"edges": edges[first:last], "counts": counts[first : last + 1]}
-
-
-def _add(neurons: dict[NeuronKey, _Neuron], task_method: TaskMethod, row: dict[str, Any]) -> None:
-    """Add a row of relevance of neurons to the facts of its neurons."""
-    columns = (row[name] for name in ("layer", "neuron", "name", "relevance", "position", "activation"))
-    for layer, number, name, relevance, position, activation in zip(*columns, strict=True):
-        neuron = neurons[layer, number]
-        neuron.name = name
-        neuron.total[task_method] += relevance
-        neuron.kept[task_method] += 1
-        seen = (abs(relevance), *task_method, row["sample_id"], position, activation)
-        (heapq.heappush if len(neuron.best) < SAMPLES else heapq.heappushpop)(neuron.best, (seen, relevance))
-
-
 def _samples(neuron: _Neuron, texts: dict[str, list[str]], results: Results, linked: frozenset[str]) -> Iterator[Entry]:
     """Yield the samples in which a neuron is most relevant, the most relevant first, for its entry."""
     for (_, task, method, name, position, activation), relevance in sorted(neuron.best, reverse=True):
-        if name in texts:
-            facts: dict[str, Any] = {"id": name, "task": task, "method": results.label(method)}
-            facts["linked"] = name in linked
-            facts |= {"relevance": short(relevance), "activation": short(activation)}
-            yield shown(texts[name], position, AROUND, **facts)
+        facts: dict[str, Any] = {"id": name, "task": task, "method": results.label(method), "linked": name in linked}
+        facts |= {"relevance": short(relevance), "activation": short(activation)}
+        yield shown(texts[name], position, AROUND, **facts)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
+from closelook.evaluation.report.overview.leaderboard import method_seconds
+from closelook.evaluation.report.overview.standings import OtherNumbers
+from closelook.evaluation.report.page import Figure, Part
 from closelook.evaluation.report.results import CellKey, Methods, Results
+from closelook.evaluation.report.sections.controls import verdicts
 from closelook.evaluation.report.sections.faithfulness import CurveSet
+from closelook.evaluation.report.table import Table
 from closelook.evaluation.schema import CURVES, RUNTIME
 from closelook.evaluation.scoring.controls import ControlRow
 from closelook.evaluation.scoring.faithfulness.areas import (
@@ -24,14 +29,16 @@ from closelook.evaluation.scoring.faithfulness.areas import (
     scores_of,
     shown_variant,
 )
-from closelook.evaluation.scoring.faithfulness.flips import TARGET_LOGIT
+from closelook.evaluation.scoring.faithfulness.flips import AREAS, CONTRAST, TARGET_LOGIT, Flips
 from closelook.evaluation.scoring.faithfulness.scores import Summary, summarise
 from closelook.evaluation.scoring.metrics import METRICS, applicable, lead, overlap
-from closelook.jobs.plan.node import ModelPlan, Run
+from closelook.evaluation.scoring.statistics import Comparison
+from closelook.jobs.plan.node import ModelPlan, Node, Run
 from closelook.jobs.products.controls.rows import control_rows
-from closelook.jobs.products.curves import CurvesNode, curves_of
+from closelook.jobs.products.curves import curves_of
 from closelook.jobs.stages.report.results import cell_key_of, samples_of_variant
 from closelook.jobs.store import Ledger
+from closelook.lrp_core.records.explained import CONTRASTIVE
 
 _COLUMNS = list(dict.fromkeys([*AREA_COLUMNS, *CURVE_COLUMNS]))
 
@@ -40,16 +47,14 @@ _COLUMNS = list(dict.fromkeys([*AREA_COLUMNS, *CURVE_COLUMNS]))
 class Perturbed:
     """The complete curves of a model on a task, for one score, by method.
 
-    Methods whose relevance is, or may be, rounding error are in `noise`, as NOISE or NEAR_NOISE, and have no table;
-    `lacking` are methods whose curves are not complete.
+    Methods whose relevance is, or may be, rounding error are in `noise`, as NOISE or NEAR_NOISE, and have no table.
     """
 
     model: ModelPlan
     cell_key: CellKey  # with an empty method
-    cells: Sequence[CurvesNode]  # all curves that are planned, complete or not
+    flips: Sequence[Flips]
     tables: Mapping[str, pa.Table]
     noise: Mapping[str, str]
-    lacking: Sequence[str]
     score: str = TARGET_LOGIT  # the number that the curves follow
 
 
@@ -59,6 +64,25 @@ class Reported:
 
     run: Run
     results: Results
+
+    def part(
+        self,
+        title: str,
+        page: str,
+        nodes: Iterable[Node] = (),
+        *,
+        figures: Sequence[Figure] = (),
+        tables: Sequence[Table] = (),
+        details: Sequence[Table] = (),
+        notes: Sequence[str] = (),
+    ) -> Part:
+        """A part of a page, with the tables that have rows, and a note on its `nodes` that are not computed."""
+        planned = list(nodes)
+        undone = sum(not self.ledger.is_done(node.artifact) for node in planned)
+        if undone:
+            notes = [*notes, f"{undone} of {len(planned)} results are not computed: run `closelook run`."]
+        shown, hidden = ([table for table in some if table.rows] for some in (tables, details))
+        return Part(title, page, figures, shown, hidden, " ".join(notes))
 
     @property
     def ledger(self) -> Ledger:
@@ -70,8 +94,8 @@ class Reported:
 
     @cached_property
     def drawn(self) -> list[CurveSet]:
-        """The areas and mean curves of every task, model and way of removal."""
-        return list(self._curve_sets())
+        """The areas and mean curves of every task, model and way of removal that has some."""
+        return [curve_set for curve_set in self._curve_sets() if curve_set.methods]
 
     @cached_property
     def controls(self) -> list[ControlRow]:
@@ -88,6 +112,23 @@ class Reported:
                 setting = {"model": model, "task": task, "dtype": dtype}
                 rows += [row | setting for row in store.read(files, RUNTIME).to_pylist()] if files else []
         return rows
+
+    @property
+    def other_numbers(self) -> OtherNumbers:
+        """Faithfulness, seconds and controls of methods, for the first screen.
+
+        Faithfulness is that of the first way of removal, and of the explained number to which the scores beside it
+        belong.
+        """
+        defaults = self.results.defaults.items()
+        contrastive = {cell_key[:2] for cell_key, variant in defaults if variant.explanation == CONTRASTIVE.name}
+        faithfulness: dict[tuple[str, str], Comparison] = {}
+        for drawn in self.drawn:
+            cell = (drawn.model, drawn.task)
+            explained = CONTRAST if cell in contrastive else TARGET_LOGIT
+            if drawn.areas.comparison is not None and drawn.score == explained:
+                faithfulness.setdefault(cell, drawn.areas.comparison)
+        return OtherNumbers(faithfulness, method_seconds(self.results, self.runtimes), verdicts(self.controls))
 
     def perturbed(self, columns: Sequence[str]) -> Iterator[Perturbed]:
         """Yield the curves of every task, model and score, in the order of tasks, with these `columns`.
@@ -107,7 +148,6 @@ class Reported:
                 for artifact in (cell.artifact for cell in cells if self.ledger.is_done(cell.artifact)):
                     table = self.ledger.read(artifact, CURVES, [*columns])
                     every[artifact.method] = results.without_tuning(cell_key_of(artifact), table)
-                lacking = [cell.artifact.method for cell in cells if cell.artifact.method not in every]
                 for score in scores_of(every.values()):
                     tables, noise = {}, {}
                     for method, table in every.items():
@@ -117,7 +157,7 @@ class Reported:
                             tables[method] = of_one
                         else:
                             noise[method] = answer
-                    yield Perturbed(model, cell_key, cells, tables, noise, lacking, score)
+                    yield Perturbed(model, cell_key, cells[0].flips, tables, noise, score)
 
     def _noise(self, cell_key: CellKey, table: pa.Table) -> str | None:
         """NOISE or NEAR_NOISE if the relevance that a method's curves follow is, or may be, rounding error."""
@@ -130,12 +170,8 @@ class Reported:
         bases = {name: record.base for name, record in results.methods.items()}
         for perturbed in self.perturbed(_COLUMNS):
             model, task, dtype, _ = perturbed.cell_key
-            lacking, clusters = list(perturbed.lacking), results.clusters.get(task, {})
-            for artifact in (choice.artifact for choice in perturbed.model.choices if choice.chosen is None):
-                is_drawn = config.perturb is not None and config.perturb.takes(task=task, method=artifact.method)
-                if is_drawn and (artifact.task, artifact.dtype) == (task, dtype):
-                    lacking.append(artifact.method)
-            ways = perturbed.cells[0].ways
+            clusters = results.clusters.get(task, {})
+            ways = [flips.way for flips in perturbed.flips if flips.measure == AREAS]
             overlaps = self._overlaps(perturbed) if ways else {}
             published = perturbed.model.config.id.rpartition("/")[2]
             for way in ways:
@@ -155,7 +191,6 @@ class Reported:
                     self._beside(perturbed, way),
                     bases,
                     perturbed.score,
-                    lacking=lacking,
                     noise=perturbed.noise,
                     published=published,
                 )

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -16,80 +14,119 @@ import pyarrow.compute as pc
 from closelook.evaluation.benchmark.encoding import pieces, seen
 from closelook.evaluation.benchmark.pictures import pixels_of
 from closelook.evaluation.report.heatmaps.overlay import patch_names, with_picture
-from closelook.evaluation.report.heatmaps.tokens import EVERY_LABEL, Line, LogitCurve, beyond_noise, data
+from closelook.evaluation.report.heatmaps.tokens import EVERY_LABEL, Line, beyond_noise, data
 from closelook.evaluation.report.leaves import Entry
 from closelook.evaluation.report.results import CellKey, Results, rank
-from closelook.evaluation.schema import CURVES, GENERIC, LABELS, RELEVANCE, VIEW
-from closelook.evaluation.scoring.faithfulness.flips import TARGET_LOGIT
+from closelook.evaluation.schema import GENERIC, LABELS, RELEVANCE, VIEW
 from closelook.evaluation.scoring.metrics import lead
-from closelook.jobs.plan.checkpoints import ModelUnavailable
 from closelook.jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load_tokenizer
 from closelook.jobs.plan.node import ModelPlan, Run
-from closelook.jobs.products.curves import curves_of
 from closelook.jobs.stages.report.results import cell_key_of, default_samples, relevance_artifacts, shown_cell_keys
 from closelook.jobs.store import Artifact, Ledger, Store, samples_of
-from closelook.lrp_core.records.explained import NONE
-from closelook.lrp_core.records.types import UserError
 
 Row = dict[str, Any]
 Rows = dict[str, Row]  # by sample_id
-CurveOf = tuple[str, str, str, str]  # method, sample_id, explanation, embedding
 Lines = list[tuple[str, Row]]  # (method, row of relevance): first explanations, then every label
-AT_ONCE = 500  # samples whose entries are made at a time
 
 
-def explorer(run: Run, results: Results) -> Iterator[Entry]:
+def entries(run: Run, results: Results) -> Iterator[Entry]:
     """Yield an entry for each sample and model, of the form of :func:`tokens.data`; entries of a sample come together.
 
     The samples of each task are chosen by :func:`choose`.
     """
-    ledger, cells = run.ledger, relevance_artifacts(run.plan)
     by_label = label_cells(run)
     for task in results.tasks:
         shown = [cell_key for cell_key in shown_cell_keys(results) if cell_key.task == task]
-        first = _first_labelled(ledger, [cell for cell_key, cell in by_label.items() if cell_key.task == task])
+        first = _first_labelled(run.ledger, [cell for cell_key, cell in by_label.items() if cell_key.task == task])
         scored = (default_samples(run.store, results, cell_key) for cell_key in shown)
         chosen = choose(scored, run.config.report.samples, first)
-        explained = []
+        of_task: list[Entry] = []
         for model in run.plan.models if chosen else ():
-            model_cells = [cell_key for cell_key in shown if cell_key.model == model.name]
-            if model_cells:
-                maps = {cell_key.method: cells[cell_key] for cell_key in model_cells}
-                labels = {cell_key.method: by_label[cell_key] for cell_key in model_cells if cell_key in by_label}
-                curves = _curves(run, model, task, chosen)
-                explained.append(_Explained(ledger, results, model, task, chosen, maps, labels, curves))
-        for start in range(0, len(chosen), AT_ONCE):
-            some = chosen[start : start + AT_ONCE]
-            generic = rows_by_id(run.store, ledger.whole(samples_of(task)), GENERIC, some)
-            entries = [entry for explained_model in explained for entry in explained_model.entries(some, generic)]
-            order = {name: at for at, name in enumerate(some)}
-            yield from sorted(entries, key=lambda entry: order[entry["sample_id"]])
+            lines = _lines(run, results, [key for key in shown if key.model == model.name], by_label, chosen)
+            if lines:
+                of_task += _entries(run, results, model, task, lines)
+        order = {name: at for at, name in enumerate(chosen)}
+        yield from sorted(of_task, key=lambda entry: order[entry["sample_id"]])
 
 
-def one_sample(run: Run, results: Results) -> Entry | None:
-    """The entry of one sample under one model, with every method; None if nothing is scored.
+def _lines(
+    run: Run, results: Results, keys: Sequence[CellKey], by_label: Mapping[CellKey, Artifact], chosen: list[str]
+) -> dict[str, Lines]:
+    """The relevance of the samples `chosen` in the cells `keys` of a model, by sample."""
+    cells, tables = relevance_artifacts(run.plan), []
+    order = sorted(keys, key=lambda key: rank(results.methods, key.method))
+    for key in order:
+        tables.append((key.method, _relevance(run.ledger, cells[key], chosen)))
+    for key in order:
+        if key in by_label:
+            labels = _of(run.ledger.read(by_label[key], LABELS), chosen)
+            tables.append((key.method, labels.sort_by("label_id")))
+    lines: dict[str, Lines] = defaultdict(list)
+    for method, table in tables:
+        for row in table.to_pylist():
+            lines[row["sample_id"]].append((method, row))
+    return lines
 
-    It is chosen by rule, not by hand. The task: of texts before images, with a scope before without, with evidence
-    before without, else the first. The model: the one with the most methods. The sample: of those that every method
-    explains, the first by id that the model predicts rightly, or else the first.
+
+def _entries(run: Run, results: Results, model: ModelPlan, task: str, lines: Mapping[str, Lines]) -> Iterator[Entry]:
+    """Yield the entries of a model's samples that have relevance of explanations, from their `lines`."""
+    config, images, names = model.resolved.config, model.resolved.preprocessing, sorted(lines)
+    tokenizer = None if images is not None else load_tokenizer(config)
+    writer = decoder_tokenizer_of(config) or tokenizer
+    generic = rows_by_id(run.store, run.ledger.whole(samples_of(task)), GENERIC, names)
+    views = rows_by_id(run.store, model.inputs[task].paths, VIEW, names)
+    for name in names:
+        (_, first), *_ = lines[name]
+        if "label_id" not in first and name in views and name in generic:
+            shown = [_line(results, model, method, row) for method, row in lines[name]]
+            facts = {"task": task, "model": model.name, **_facts(generic[name], views[name], first, model, tokenizer)}
+            yield _entry(tokenizer, writer, model, generic[name], views[name], shown, facts)
+
+
+def _facts(sample: Row, view: Row, first: Row, model: ModelPlan, tokenizer: Any) -> dict[str, Any]:
+    """The facts of a sample under a model; `first` is a row of its relevance, with the model's logits."""
+    resolved = model.resolved
+    margin = None if first["logit_foil"] is None else first["logit_target"] - first["logit_foil"]
+    correct = None if margin is None else margin > 0
+    if view["label"] is not None:
+        correct = first["predicted_id"] == resolved.label_id(view["label"])
+    if resolved.output == "token":
+        facts = _shown(sample, view, tokenizer)
+    else:
+        facts = _labelled(sample, first, resolved)
+    position = view["position"] if view["decoder_input_ids"] is None else None
+    attractors = json.loads(sample["meta"]).get("attractors")
+    return facts | {"correct": correct, "margin": margin, "position": position, "attractors": attractors}
+
+
+def _entry(
+    tokenizer: Any, writer: Any, model: ModelPlan, sample: Row, view: Row, lines: list[Line], facts: dict[str, Any]
+) -> Entry:
+    """The explorer's entry of one sample.
+
+    `writer` is the tokenizer of decoder tokens. For an image the tokens are patches, and the entry has the picture,
+    with an overlay for each line.
     """
-    keys, tasks = list(shown_cell_keys(results)), results.tasks
-    scored = [name for name in tasks if any(key.task == name for key in keys)]
-    if not scored:
-        return None
-    task = min(scored, key=lambda name: (tasks[name].image, tasks[name].scope is None, tasks[name].evidence is None))
-    of_task = [key for key in keys if key.task == task]
-    model = max(run.plan.models, key=lambda model: sum(key.model == model.name for key in of_task))
-    keys = [key for key in of_task if key.model == model.name]
-    samples = [default_samples(run.store, results, key) for key in keys]
-    common = set.intersection(*(set(table["sample_id"].to_pylist()) for table in samples))
-    right = dict(zip(samples[0]["sample_id"].to_pylist(), samples[0]["correct"].to_pylist(), strict=True))
-    chosen = sorted(common, key=lambda name: (not right[name], name))[:1]
-    generic = rows_by_id(run.store, run.ledger.whole(samples_of(task)), GENERIC, chosen)
-    cells = relevance_artifacts(run.plan)
-    maps = {key.method: cells[key] for key in keys}
-    entries = _Explained(run.ledger, results, model, task, chosen, maps, {}, {}).entries(chosen, generic)
-    return entries[0] if entries else None
+    images, answer = model.resolved.preprocessing, view["decoder_input_ids"]
+    names = pieces(tokenizer, view["input_ids"]) if images is None else patch_names(images)
+    masks = (view["evidence_mask"], view["special_mask"], view["scope_mask"])
+    entry = data(names, lines, *masks, None if answer is None else seen(writer, answer), **facts)
+    if images is None:
+        return entry
+    return with_picture(entry, pixels_of(view, images), images, [line.pixels for line in lines], sample["text"])
+
+
+def _line(results: Results, model: ModelPlan, method: str, row: Row) -> Line:
+    """The explorer's line for one row of relevance; see `beyond_noise` for values that are only rounding."""
+    if "label_id" in row:
+        label = model.resolved.labels[row["label_id"]]
+        line = Line(results.label(method), row["relevance"], EVERY_LABEL, of=label, pixels=row["pixels"])
+        logits = [row["explained"]]
+    else:
+        decoder, pixels = row["decoder_relevance"], row["pixels"]
+        line = Line(results.label(method), row["relevance"], row["explanation"], decoder, pixels=pixels)
+        logits = [row[name] for name in ("logit_target", "logit_foil") if row[name] is not None]
+    return line if row["residual"] is None else beyond_noise(line, logits)  # None: relevance sums to no logit
 
 
 def label_cells(run: Run) -> dict[CellKey, Artifact]:
@@ -125,96 +162,6 @@ def choose(scored: Iterable[pa.Table], count: int, first: Collection[str] = ()) 
     return list(dict.fromkeys([*split[:share], *failed[:share], *rest]))[:count]
 
 
-@dataclass
-class _Explained:
-    """The stored relevance of the chosen samples of a task under a model, kept as Arrow until it is shown."""
-
-    ledger: Ledger
-    results: Results
-    model: ModelPlan
-    task: str
-    chosen: list[str]
-    maps: Mapping[str, Artifact]  # by method: the cell with relevance of explanations
-    labels: Mapping[str, Artifact]  # by method: the cell with relevance for every label
-    curves: Mapping[CurveOf, LogitCurve]
-
-    @cached_property
-    def tables(self) -> list[tuple[str, pa.Table]]:
-        """(method, relevance of the chosen samples): first of explanations, then for every label."""
-        order = partial(rank, self.results.methods)
-        methods = sorted(self.maps, key=order)
-        tables = [(method, _relevance(self.ledger, self.maps[method], self.chosen)) for method in methods]
-        for method in sorted(self.labels, key=order):
-            table = _of(self.ledger.read(self.labels[method], LABELS), self.chosen)
-            tables.append((method, table.sort_by("label_id")))
-        return tables
-
-    def entries(self, names: list[str], generic: Rows) -> list[Entry]:
-        """Entries of the samples `names` that have relevance, a view and a generic row.
-
-        Empty if the model's tokenizer cannot be loaded.
-        """
-        config = self.model.resolved.config
-        try:
-            tokenizer = None if self.model.resolved.preprocessing is not None else load_tokenizer(config)
-            writer = decoder_tokenizer_of(config) or tokenizer
-        except (UserError, ModelUnavailable):
-            return []
-        views = rows_by_id(self.ledger.store, self.model.inputs[self.task].paths, VIEW, names)
-        lines: dict[str, Lines] = defaultdict(list)
-        for method, table in self.tables:
-            for row in _of(table, names).to_pylist():
-                lines[row["sample_id"]].append((method, row))
-        entries = []
-        for name in names:
-            explained = name in lines and "label_id" not in lines[name][0][1]
-            if explained and name in views and name in generic:
-                entries.append(self._entry(tokenizer, writer, generic[name], views[name], lines[name]))
-        return entries
-
-    def _entry(self, tokenizer: Any, writer: Any, sample: Row, view: Row, rows: Lines) -> Entry:
-        """The explorer's entry of one sample: its tokens, a line for each of `rows`, and facts.
-
-        `sample` is the generic row, `view` the row of this model's view, `writer` the tokenizer of decoder tokens. For
-        an image the tokens are patches, and the entry has the picture, with an overlay for each line. Logits and
-        prediction are the model's, so those of the first of `rows` serve for all.
-        """
-        resolved, (_, first) = self.model.resolved, rows[0]
-        margin = None if first["logit_foil"] is None else first["logit_target"] - first["logit_foil"]
-        correct = None if margin is None else margin > 0
-        if view["label"] is not None:
-            correct = first["predicted_id"] == resolved.label_id(view["label"])
-        images, answer = resolved.preprocessing, view["decoder_input_ids"]
-        if resolved.output == "token":
-            facts = _shown(sample, view, tokenizer)
-        else:
-            facts = _labelled(sample, first, resolved)
-        facts |= {"task": self.task, "model": self.model.name, "correct": correct, "margin": margin}
-        facts["position"] = view["position"] if answer is None else None
-        facts["attractors"] = json.loads(sample["meta"]).get("attractors")
-        names = pieces(tokenizer, view["input_ids"]) if images is None else patch_names(images)
-        lines = [self._line(method, row) for method, row in rows]
-        decoder_names = None if answer is None else seen(writer, answer)
-        masks = (view["evidence_mask"], view["special_mask"], view["scope_mask"])
-        entry = data(names, lines, *masks, decoder_names, **facts)
-        if images is None:
-            return entry
-        maps = [row["pixels"] for _, row in rows]
-        return with_picture(entry, pixels_of(view, images), images, maps, sample["text"])
-
-    def _line(self, method: str, row: Row) -> Line:
-        """The explorer's line for one row of relevance; see `beyond_noise` for values that are only rounding."""
-        label = self.results.label(method)
-        if "label_id" in row:
-            line = Line(label, row["relevance"], EVERY_LABEL, of=self.model.resolved.labels[row["label_id"]])
-            logits = [row["explained"]]
-        else:
-            curve = self.curves.get((method, row["sample_id"], row["explanation"], row["embedding"]))
-            line = Line(label, row["relevance"], row["explanation"], curve, row["decoder_relevance"])
-            logits = [row[name] for name in ("logit_target", "logit_foil") if row[name] is not None]
-        return line if row["residual"] is None else beyond_noise(line, logits)  # None: relevance sums to no logit
-
-
 def _shown(sample: Row, view: Row, tokenizer: Any) -> dict[str, Any]:
     """The facts of a sample that predicts a token: its text, the slot of the target, target and foil.
 
@@ -240,26 +187,6 @@ def _labelled(sample: Row, row: Row, resolved: ResolvedModel) -> dict[str, Any]:
     if gold is not None:
         target += f" (gold: {gold})"
     return {"sample_id": sample["sample_id"], "text": text, "slot": len(text), "target": target, "foil": None}
-
-
-def _curves(run: Run, model: ModelPlan, task: str, chosen: list[str]) -> dict[CurveOf, LogitCurve]:
-    """The deletion and insertion curves of the chosen samples, in the first way of removal, by method and variant."""
-    rows: dict[CurveOf, Rows] = defaultdict(dict)
-    settings = run.config.perturb
-    for cell in curves_of(run.config, settings, model) if settings is not None else ():
-        if cell.artifact.task == task and cell.ways and run.ledger.is_done(cell.artifact):
-            table = _of(run.ledger.read(cell.artifact, CURVES), chosen)
-            # curves of the number that the relevance explains; if it explains none in particular, the target's logit
-            by_its_score = (pc.field("explanation") != NONE) | (pc.field("score") == TARGET_LOGIT)
-            kept = (pc.field("perturbation") == cell.ways[0]) & by_its_score
-            for row in table.filter(kept).to_pylist():
-                curve = (cell.artifact.method, row["sample_id"], row["explanation"], row["embedding"])
-                rows[curve][row["order"]] = row
-    curves = {}
-    for curve, orders in rows.items():
-        morf, lerf = orders["morf"], orders["lerf"]
-        curves[curve] = LogitCurve(morf["removed"], morf["logit"], lerf["logit"], lerf["area"] - morf["area"])
-    return curves
 
 
 def rows_by_id(store: Store, paths: Iterable[str], schema: pa.Schema, chosen: list[str]) -> Rows:

@@ -172,6 +172,7 @@ def generated(prompt: View, most: int, opened: Opened) -> list[int]:
         decoder_start_token_id=None if start is None else start[0],
         suppress_tokens=usual.suppress_tokens,
         begin_suppress_tokens=usual.begin_suppress_tokens,
+        use_cache=start is None,  # transformers sizes T5's by the encoder's layers, which may be fewer
     )
     read_ids, options = torch.tensor([prompt.input_ids], device=view.device), {}
     if start is not None:

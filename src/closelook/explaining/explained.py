@@ -13,8 +13,8 @@ from closelook.evaluation.report.heatmaps.overlay import patch_names
 from closelook.explaining import question as questions
 from closelook.explaining.answer import AnswerText, Span, answer_text, start_ids, warn_of_settings
 from closelook.explaining.opening import Opened
-from closelook.explaining.question import EveryToken, Input, Label, Question
-from closelook.explaining.reading import View, read, target_ids
+from closelook.explaining.question import Input, Label, Question
+from closelook.explaining.reading import View, read
 from closelook.lrp_core.device.memory import is_out_of_memory
 from closelook.lrp_core.device.progress import part_of_work
 from closelook.lrp_core.methods.record import Method
@@ -87,55 +87,28 @@ def is_matrix(explained: Sequence[Explained]) -> bool:
     return len(explained) > 1 and all(each.view.span is None or len(each.view.span) == 1 for each in explained)
 
 
-def explain_in_turn(
-    item: Input, question: Question, opened: Opened, methods: Sequence[Method], **finer: Any
-) -> Iterator[Explained]:
+def explain_in_turn(item: Input, question: Question, opened: Opened, methods: Sequence[Method]) -> Iterator[Explained]:
     """Yield the explained prediction of a question, or several in turn, each of a text that goes on with those before.
 
-    If the question has an answer, its spans are explained in their order, each as a whole. `finer` are arguments of
-    methods, such as `boundaries`. Raises UserError for a question that does not fit the model or a method.
+    If the question has an answer, its spans are explained in their order, each as a whole. Raises UserError for a
+    question that does not fit the model or a method.
     """
     answer: AnswerText | None = None
     spans: Sequence[Span | None]
     if isinstance(question, questions.Answer):
-        finer["kept"] = True
         answer = answer_text(item, question, opened)
         parts = answer.spans(question.spans)
         spans, views = parts, [answer.view(part) for part in parts]
     else:
-        views = list(_views(item, question, opened))
-        spans = [None] * len(views)
-    in_turn = _relevance_in_turn(opened, methods, views, question.explanation, **finer)
+        views, spans = with_targets([question], opened, [read(item, question, opened)]), [None]
+    in_turn = _relevance_in_turn(opened, methods, views, question.explanation)
     for at, (view, span, relevance) in enumerate(zip(views, spans, in_turn, strict=True)):
         prediction = _explained(item, question, opened, methods, view, relevance, answer, span)
         yield replace(prediction, at=at, note="" if at else prediction.note)
 
 
-def _views(item: Input, question: Question, opened: Opened) -> Iterator[View]:
-    """The view of each prediction of a question, with its target. Stops after an end token."""
-    view = read(item, question, opened)
-    targets: Sequence[int | None] = [view.target_id]
-    if isinstance(question, EveryToken):
-        targets = [None] * question.count
-        if question.target is not None:
-            targets = target_ids(item, question.target, opened)
-    for target in targets:
-        [view] = with_targets([question], opened, [replace(view, target_id=target, decision=None)])
-        yield view
-        token = view.target_id
-        assert token is not None
-        if opened.kind.labels or token == opened.writer.eos_token_id:
-            return
-        if view.decoder_input_ids is None:
-            ids, special = [*view.input_ids, token], [*view.special_mask, False]
-            view = replace(view, input_ids=ids, special_mask=special)
-        else:
-            view = replace(view, decoder_input_ids=[*view.decoder_input_ids, token])
-        view = replace(view, position=view.position + 1, begun=True)
-
-
 def with_targets(asked: Sequence[Question], opened: Opened, views: Sequence[View]) -> list[View]:
-    """The views of questions with targets: views without one get the model's prediction, and its `decision`.
+    """The views of questions with targets: views without one get the model's prediction.
 
     If a question names a label but no foil, and its explanation needs one, the strongest other label becomes the foil.
     """
@@ -147,10 +120,9 @@ def with_targets(asked: Sequence[Question], opened: Opened, views: Sequence[View
     completed = []
     for at, (question, view) in enumerate(zip(asked, views, strict=True)):
         if at in decided:
-            decision = decided[at]
-            best, *others = decision.ids
+            best, *others = decided[at].ids
             foil = others[0] if others and model.kind.labels else view.foil_id
-            view = replace(view, target_id=best, foil_id=foil, decision=decision)
+            view = replace(view, target_id=best, foil_id=foil)
         elif view.target_id is None:
             view = replace(view, target_id=0)  # a regressor has a single output
         has_label = isinstance(question, Label) and question.label is not None and question.foil is None
@@ -161,33 +133,27 @@ def with_targets(asked: Sequence[Question], opened: Opened, views: Sequence[View
 
 
 def relevance_of(
-    opened: Opened, methods: Sequence[Method], views: Sequence[View], explanation: str | None, **finer: Any
+    opened: Opened, methods: Sequence[Method], views: Sequence[View], explanation: str | None, **settings: Any
 ) -> ByMethod:
-    """The relevance of views, explained in one batch, by method. Raises UserError if one cannot be explained."""
+    """The relevance of views, explained in one batch, by method. Raises UserError if one cannot be explained.
+
+    `settings` are those of methods, such as `texts` 1: all views read the same tokens.
+    """
     batch = Batch.collate([view.row for view in views], pad_id=0)
+    boundaries = FINER["boundaries"]  # an answer's shares tell what blocks keep
+    can_tell = views[0].span is not None and opened.view.family.capabilities.issuperset(boundaries.needs)
     relevance = {}
     for method in methods:
+        finer: dict[str, Any] = {boundaries.name: True} if can_tell and boundaries.name in method.given else {}
         try:
-            result = method(opened.view, batch, explanation=explanation, **_arguments(method, opened, **finer))
+            relevance[method.name] = method(opened.view, batch, explanation=explanation, **settings, **finer)
         except UnusableRows as error:
             raise UserError(f"{opened.id}: {error.detail}") from None
-        if not finer.get("boundaries"):  # nobody asked for these: they are computed beside what blocks keep
-            result = replace(result, boundaries=None, peaks=None)
-        relevance[method.name] = result
     return relevance
 
 
-def _arguments(method: Method, opened: Opened, kept: bool = False, **finer: Any) -> dict[str, Any]:
-    """The arguments of a method among `finer`; with `kept`, also what tells why blocks keep relevance, if it can."""
-    known = {name: value for name, value in finer.items() if name != "checkpoint" or method.checkpoints}
-    boundaries = FINER["boundaries"]
-    if kept and boundaries.name in method.given and opened.view.family.capabilities.issuperset(boundaries.needs):
-        known[boundaries.name] = True
-    return known
-
-
 def _relevance_in_turn(
-    opened: Opened, methods: Sequence[Method], views: Sequence[View], explanation: str | None, **finer: Any
+    opened: Opened, methods: Sequence[Method], views: Sequence[View], explanation: str | None
 ) -> Iterator[ByMethod]:
     """Yield the relevance, by method, of each of `views`, which all begin with the tokens of the shortest.
 
@@ -203,12 +169,12 @@ def _relevance_in_turn(
         if shared:
             ids, of_decoder = longest.input_ids, longest.decoder_input_ids
             whole = [replace(view, input_ids=ids, decoder_input_ids=of_decoder) for view in some]
-            together = relevance_of(opened, shared, whole, explanation, texts=1, **finer)
+            together = relevance_of(opened, shared, whole, explanation, texts=1)
         for number, view in enumerate(some):
             relevance = _of_view(together, number, view)
             if unshared:
                 with part_of_work(start + number, len(views)):
-                    relevance |= relevance_of(opened, unshared, [view], explanation, **finer)
+                    relevance |= relevance_of(opened, unshared, [view], explanation)
             yield {method.name: relevance[method.name] for method in methods}
 
 
@@ -259,7 +225,7 @@ def explain_each(
         waiting: list[_Read] = []
         for key, (item, question) in window:
             try:
-                if question.several:
+                if isinstance(question, questions.Answer):
                     yield key, tuple(explain_in_turn(item, question, opened, methods))
                 else:
                     waiting.append(_Read(key, asked[key], read(item, question, opened)))

@@ -17,7 +17,7 @@ from closelook.explaining.explained import Explained, Side, is_matrix
 from closelook.explaining.heatmap import entry_of, page, sum_by_word, titled
 from closelook.explaining.opening import Model
 from closelook.explaining.record import prediction, shares_of_all
-from closelook.explaining.showing import show_all, show_layers
+from closelook.explaining.showing import show_all
 from closelook.lrp_core.methods.record import Method
 from closelook.lrp_core.records.types import Relevance, UserError, nearest
 from closelook.terminal import as_json, fit_for_json, say
@@ -149,8 +149,6 @@ class Explanation:
         `by_word` joins the tokens of a word, whose relevance is their sum; their mean for methods that do not conserve.
         """
         show_all(self.answers, self.model.dtype, by_word)
-        if next(iter(self.answers[0].relevance.values())).boundaries is not None:
-            show_layers(self.answers, self.model.dtype)
 
     def plot(self, by_word: bool | None = None) -> Plot:
         """A figure of matplotlib: coloured words, a matrix for several predictions, or maps over an image.

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from closelook.evaluation.benchmark.encoding import pieces
 from closelook.explaining.explained import Asked, space_note, with_targets
 from closelook.explaining.opening import Opened
 from closelook.explaining.reading import View, read
-from closelook.lrp_core.device.transfer import to_host
 from closelook.lrp_core.interventions.neurons import check_neuron, neurons_scaled, neurons_set
 from closelook.lrp_core.methods.record import Method
 from closelook.lrp_core.neurons.logit_lens import TopNeuron, nearest_tokens, top_neurons, writing
@@ -71,33 +70,13 @@ def _change(text: str, option: str) -> Change:
 
 
 @contextmanager
-def steered(view: ModelView, changes: Sequence[Change], positions: Tensor | None = None) -> Iterator[None]:
-    """Change neurons inside the block, for a batch of one sample, at `positions` [1, T] bool; None: at all."""
+def steered(view: ModelView, changes: Sequence[Change]) -> Iterator[None]:
+    """Change neurons at every position inside the block, for a batch of one sample."""
     with ExitStack() as undo:
         for intervention, scales in ((neurons_set, False), (neurons_scaled, True)):
             numbers = {view.neuron_names.neuron(each.neuron): each.number for each in changes if each.scales == scales}
-            undo.enter_context(intervention(view, [numbers], positions))
+            undo.enter_context(intervention(view, [numbers]))
         yield
-
-
-@contextmanager
-def overflow_watch(view: ModelView) -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns True if a norm got states whose squares overflowed inside the block.
-
-    Such a norm divides by infinity and returns 0 (or its bias) whatever the states are, so the logits are finite but
-    mean nothing.
-    """
-    finite: list[Tensor] = []
-
-    def look(_: nn.Module, args: tuple[Tensor, ...]) -> None:
-        x = args[0]
-        squares = x.to(torch.promote_types(x.dtype, torch.float32)).square()
-        finite.append(squares.mean(-1).isfinite().all())
-
-    with ExitStack() as undo:
-        for norm in view.norms():
-            undo.callback(norm.module.register_forward_pre_hook(look).remove)
-        yield lambda: not all(map(bool, to_host(finite)))
 
 
 @dataclass(frozen=True)
@@ -123,69 +102,55 @@ class Predictions:
     unit: str  # probability or score
 
 
-@dataclass(frozen=True)
-class Steering:
-    """A model that predicts for a view, with or without changes of its neurons."""
+def predict(opened: Opened, view: View, changes: Sequence[Change], generate: int) -> Predictions:
+    """The most likely tokens or labels, target and foil, and a greedy continuation of up to `generate` > 1 tokens.
 
-    opened: Opened
-    view: View
-    last: bool = False  # True: change only the readout position and generated tokens; False: all positions
-    generate: int = 1  # tokens of the continuation; 1: none
+    Raises UserError if the changes make the logits infinite.
+    """
+    logits = _logits(opened, view, changes)
+    if opened.output == "score":
+        return Predictions([("the score", float(logits[0]))], None, "score")
+    shares = logits.softmax(0)
+    best = logits.sort(descending=True, stable=True).indices[:_PREDICTIONS].tolist()
+    named = [(_name(opened, token), float(shares[token])) for token in dict.fromkeys([*best, *_explained(view)])]
+    new: list[int] = []
+    while generate > 1 and len(new) < generate:
+        logits[list(suppressed(opened.view, first=not new))] = -torch.inf
+        new.append(int(logits.argmax()))
+        if new[-1] == opened.tokenizer.eos_token_id or len(view.input_ids) >= opened.view.max_length:
+            break
+        view = replace(view, input_ids=[*view.input_ids, new[-1]], position=view.position + 1)
+        logits = _logits(opened, view, changes)
+    continuation = "".join(pieces(opened.tokenizer, new)).strip() if new else None
+    return Predictions(named, continuation, "probability")
 
-    @property
-    def explained(self) -> list[int]:
-        """The explained tokens or labels: target and foil."""
-        return [token for token in (self.view.target_id, self.view.foil_id) if token is not None]
 
-    def name(self, token: int) -> str:
-        """The text of a token; of a classifier the name of a label, of a regressor "the score"."""
-        if not self.opened.kind.labels:
-            return word_of(self.opened, token)
-        return self.opened.labels[token] if self.opened.labels else "the score"
+@torch.no_grad()
+def _logits(opened: Opened, at: View, changes: Sequence[Change]) -> Tensor:
+    """The logits of all tokens or labels [V] at the readout position of `at`. Raises UserError if not finite."""
+    view = opened.view
+    batch = Batch.collate([{**at.row, "target_id": 0, "foil_id": None}], pad_id=0).to(view.device)
+    with undisturbed(view), steered(view, changes):
+        logits = view.all_logits(batch)[0, -1].double().cpu()
+    if not logits.isfinite().all():
+        if changes:
+            raise UserError(
+                f"with {', '.join(map(str, changes))} the model's logits are not finite: choose smaller values"
+            )
+        raise UserError(f"the model's logits are {not_finite(opened.dtype)}")
+    return logits
 
-    def predict(self, changes: Sequence[Change] = ()) -> Predictions:
-        """The most likely tokens or labels, the explained ones, and the greedy continuation, if it is asked for."""
-        logits = self._logits(self.view, changes)
-        if self.opened.output == "score":
-            return Predictions([("the score", float(logits[0]))], None, "score")
-        shares = logits.softmax(0)
-        best = logits.sort(descending=True, stable=True).indices[:_PREDICTIONS].tolist()
-        named = [(self.name(token), float(shares[token])) for token in dict.fromkeys([*best, *self.explained])]
-        return Predictions(named, self._continued(changes) if self.generate > 1 else None, "probability")
 
-    def _continued(self, changes: Sequence[Change]) -> str:
-        """The text of up to `generate` tokens that the steered model generates greedily."""
-        opened, view = self.opened, self.view
-        new: list[int] = []
-        for _ in range(self.generate):
-            logits = self._logits(view, changes).clone()  # of an inference pass, which cannot be changed in place
-            logits[list(suppressed(opened.view, first=not new))] = -torch.inf
-            token = int(logits.argmax())
-            new.append(token)
-            if token == opened.tokenizer.eos_token_id or len(view.input_ids) >= opened.view.max_length:
-                break
-            view = replace(view, input_ids=[*view.input_ids, token], position=view.position + 1)
-        return "".join(pieces(opened.tokenizer, new)).strip()
+def _explained(view: View) -> list[int]:
+    """The explained tokens or labels: target and foil."""
+    return [token for token in (view.target_id, view.foil_id) if token is not None]
 
-    @torch.inference_mode()
-    def _logits(self, at: View, changes: Sequence[Change]) -> Tensor:
-        """The logits of all tokens or labels [V] at the readout position of `at`. Raises UserError if not finite."""
-        view, positions = self.opened.view, None
-        batch = Batch.collate([{**at.row, "target_id": 0, "foil_id": None}], pad_id=0).to(view.device)
-        if self.last:
-            where = torch.arange(len(at.input_ids))
-            readout = self.view.position
-            positions = (where == readout if view.kind.slot else where >= readout)[None]
-        with undisturbed(view), steered(view, changes, positions), overflow_watch(view) as overflown:
-            logits = view.all_logits(batch)[0, -1].double().cpu()
-        words = f"{', '.join(map(str, changes))}{' at the last position' if self.last else ''}"
-        if not logits.isfinite().all():
-            if changes:
-                raise UserError(f"with {words} the model's logits are not finite: choose smaller values")
-            raise UserError(f"the model's logits are {not_finite(self.opened.dtype)}")
-        if changes and overflown():
-            raise UserError(f"with {words} the model's states are too large for its norms: choose smaller values")
-        return logits
+
+def _name(opened: Opened, token: int) -> str:
+    """The text of a token; of a classifier the name of a label, of a regressor "the score"."""
+    if not opened.kind.labels:
+        return word_of(opened, token)
+    return opened.labels[token] if opened.labels else "the score"
 
 
 def show_neurons(
@@ -193,14 +158,13 @@ def show_neurons(
     opened: Opened,
     method: Method,
     changes: Sequence[Change] = (),
-    last: bool = False,
     top: int = 10,
     generate: int = 1,
 ) -> dict[str, Any]:
     """Print the most relevant neurons of a prediction, and the prediction before and after changes.
 
     Returns them as plain data. Raises UserError for a question that does not fit the model, for neurons that it does
-    not have, and for changes that make logits infinite, or states so large that norms overflow.
+    not have, and for changes that make logits infinite.
     """
     if opened.kind.images:
         raise UserError(f"{opened.id} reads images: `closelook neurons` reads texts")
@@ -210,23 +174,25 @@ def show_neurons(
     for change in changes:
         opened.view.neuron_names.neuron(change.neuron)
     [view] = with_targets([asked.question], opened, [read(*asked, opened)])
-    steering = Steering(opened, view, last, generate)
     relevance = _relevance(view, opened, method, asked.question.explanation)
     logits = (relevance.logit_target, relevance.logit_foil)
     numbers = " against ".join(f"{float(logit[0]):.2f}" for logit in logits if logit is not None)
-    why, note = " rather than ".join(map(steering.name, steering.explained)), space_note(*asked, opened, view)
+    why, note = (
+        " rather than ".join(_name(opened, token) for token in _explained(view)),
+        space_note(*asked, opened, view),
+    )
     say(f"{opened.id}: neurons for {why} by {method.name} (explained {numbers}){note}")
     [best] = top_neurons(relevance, top)
     texts = opened.texts.of(view.input_ids)
     neurons = [_in_words(neuron, opened, texts) for neuron in best]
     if neurons:
         _show_table(neurons)
-    before, after = steering.predict(), None
+    before, after = predict(opened, view, (), generate), None
     _show_predictions("before" if changes else "prediction", before)
     if changes:
-        after = steering.predict(changes)
+        after = predict(opened, view, changes, generate)
         _show_predictions("after", after)
-        say(f"changed: {', '.join(map(str, changes))}{' at the last position' if last else ''}")
+        say(f"changed: {', '.join(map(str, changes))}")
     record = {**opened.model.facts, "method": method.name, "neurons": list(map(asdict, neurons))}
     return {**record, "before": asdict(before), "after": None if after is None else asdict(after)}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from closelook.evaluation.benchmark.encoding import has_spaces
 from closelook.evaluation.benchmark.samples import Filled, Prompt
@@ -100,7 +100,6 @@ class Word:
     foil: WordLike = None
     explanation: str | None = None  # contrastive | target | log_prob; None: contrastive if there is a foil, else target
     at_difference: bool = False  # explain the first token in which longer words differ
-    several: ClassVar[bool] = False  # whether more than one prediction may be explained
 
     def __post_init__(self) -> None:
         for name, word in (("target", self.target), ("foil", self.foil)):
@@ -122,23 +121,12 @@ class Label:
     label: WordLike = None
     foil: WordLike = None
     explanation: str | None = None
-    several: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if isinstance(self.label, bool) or not isinstance(self.label, WordLike):
             raise UserError(f"`label` must be the name or number of a label, not {self.label!r}")
         if self.foil is not None and self.label is None:
             raise UserError("a foil needs a target that it is contrasted with: give `target` too, or `label`")
-
-
-@dataclass(frozen=True)
-class EveryToken:
-    """A question about several tokens after the text in turn: those of a target, or the first that are predicted."""
-
-    target: str | None = None
-    count: int = 1  # predicted tokens, without a target
-    explanation: str | None = None
-    several: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -149,7 +137,6 @@ class Answer:
     spans: Spans = None  # sentence | token | pairs of characters (start, end); None: all of it as one
     most: int = 1  # tokens of a generated answer
     explanation: str | None = None
-    several: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         numbers = isinstance(self.answer, tuple) and all(isinstance(token, Integral) for token in self.answer)
@@ -167,7 +154,7 @@ class Answer:
             raise UserError("`answer` and `generate` exclude each other: give one of them")
 
 
-Question = Word | Label | EveryToken | Answer
+Question = Word | Label | Answer
 
 
 def question(
@@ -201,11 +188,11 @@ def question(
     if words == "each":
         if not isinstance(target, str) or foil is not None:
             raise UserError("words='each' explains every token of a target: give words as `target`, and no foil")
-        return EveryToken(target, explanation=explanation)
+        return Answer(target, TOKEN, explanation=explanation)
     if generate > 1:
         if target is not None:
             raise UserError("`generate` explains what the model itself predicts: leave `target` and `foil` out")
-        return EveryToken(count=generate, explanation=explanation)
+        return Answer(None, TOKEN, generate, explanation)
     return Word(target, foil, explanation, words == "first_difference")
 
 

@@ -18,7 +18,7 @@ from closelook.evaluation.benchmark.slotless import TOO_LONG
 from closelook.evaluation.benchmark.slots import NOT_ONE_TOKEN
 from closelook.evaluation.benchmark.views import tokenise
 from closelook.explaining.opening import Opened
-from closelook.explaining.question import MARKER, Answer, EveryToken, Input, Label, Question, Word, WordLike
+from closelook.explaining.question import MARKER, Answer, Input, Label, Question, Word, WordLike
 from closelook.lrp_core.readers.predictions import Decision, rows_for
 from closelook.lrp_core.records.explained import EXPLAINED, needs_foil
 from closelook.lrp_core.records.types import UserError
@@ -43,14 +43,12 @@ class View:
     pixel_values: np.ndarray | None = None  # [C, H, W]
     span: list[tuple[int, int, float]] | None = None  # of an answer: position, id and weight of each explained token
     cut: int = 0  # tokens of the text that are not read
-    begun: bool = False  # the text ends in predicted tokens
-    decision: Decision | None = None  # the model's own, if it is explained
 
     @property
     def row(self) -> dict[str, Any]:
         """The view in the form that batches and readers of models take."""
         names = ("input_ids", "position", "target_id", "foil_id", "token_type_ids", "decoder_input_ids", "pixel_values")
-        return {name: getattr(self, name) for name in (*names, "span", "begun")}
+        return {name: getattr(self, name) for name in (*names, "span")}
 
 
 def read(item: Input, question: Question, opened: Opened) -> View:
@@ -114,13 +112,12 @@ def _check_words(item: Input, question: Question, opened: Opened) -> None:
     foil = question.foil if isinstance(question, Word) else None
     if foil is None and question.explanation is not None and needs_foil(question.explanation):
         free = " or ".join(explained.name for explained in EXPLAINED.values() if not explained.needs_foil)
-        with_target = "" if question.several else "`target` and `foil`, or "
+        with_target = "" if isinstance(question, Answer) else "`target` and `foil`, or "
         raise UserError(f"a {question.explanation} explanation needs a foil: give {with_target}`explanation` {free}")
     if item.prefix is not None and not kind.decoder:
         raise UserError(f"{opened.id} is no encoder-decoder: leave `prefix` out, or put it at the end of the text")
-    if kind.slot and question.several:
-        is_target = isinstance(question, EveryToken) and question.target is not None
-        advice = "leave `words` out" if is_target else "leave `answer`, `spans` and `generate` out"
+    if kind.slot and isinstance(question, Answer):
+        advice = "give a target of one token, and leave `answer`, `spans`, `words` and `generate` out"
         raise UserError(f"{opened.id} predicts a word inside a text and does not continue one: {advice}")
 
 
@@ -193,8 +190,6 @@ def _steps(item: Input, question: Question, opened: Opened) -> int:
     """The number of tokens behind the text that are explained."""
     if isinstance(question, Answer):
         return question.most if question.answer is None else len(answer_ids(item, question, opened))
-    if isinstance(question, EveryToken):
-        return question.count if question.target is None else len(target_ids(item, question.target, opened))
     return 1
 
 
@@ -289,14 +284,6 @@ def answer_ids(item: Input, question: Answer, opened: Opened) -> list[int]:
     return ids
 
 
-def target_ids(item: Input, target: str, opened: Opened) -> list[int]:
-    """The ids of all tokens of the target when it follows the input. Raises UserError if there are none."""
-    ids = tokens_behind(item, target.strip(), opened)
-    if not ids:
-        raise _unexplained(f"{target!r} has no tokens")
-    return ids
-
-
 def _for_label(item: Input, question: Question, opened: Opened) -> View:
     """The view of a text or pair for a classifier or regressor. Raises UserError for questions that do not fit it."""
     target_id, foil_id = _label_ids(question, opened)
@@ -319,7 +306,7 @@ def _for_label(item: Input, question: Question, opened: Opened) -> View:
 
 def _label_ids(question: Question, opened: Opened) -> tuple[int | None, int | None]:
     """The ids of the labels that a question names. Raises UserError for any other question, and an unknown label."""
-    if isinstance(question, Word | EveryToken) and question.target is not None:
+    if isinstance(question, Word) and question.target is not None:
         target = question.target
         advice = "leave `target` out" if opened.output == "score" else f"use `label` {target!r} for `target`"
         raise UserError(f"{opened.id} predicts {opened.output}s, not words: {advice}")

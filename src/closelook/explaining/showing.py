@@ -1,4 +1,4 @@
-"""Prints explained predictions: tokens in colours or with numbers, matrices, spans with shares, sums by layer."""
+"""Prints explained predictions: tokens in colours or with numbers, matrices, spans with shares."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from closelook.explaining.explained import Explained, is_matrix
 from closelook.explaining.heatmap import Lines, lines_of
 from closelook.explaining.record import OF_NO_TOKEN, shares
 from closelook.lrp_core.methods.record import Method
-from closelook.lrp_core.places.boundaries import REASONS
-from closelook.lrp_core.records.types import Relevance
 from closelook.terminal import not_finite, say, say_table
 
 PATCHES = 6  # most relevant patches of an image that are shown
@@ -152,43 +150,3 @@ def _patches(explained: Explained, line: Line) -> str:
     largest = _largest(line.values, PATCHES)
     numbers = in_digits([line.values[at] for at in largest])
     return "; ".join(f"{explained.tokens[at]} {number}" for at, number in zip(largest, numbers, strict=True))
-
-
-def show_layers(explained: Sequence[Explained], dtype: str) -> None:
-    """Print the sums of relevance by layer, for each prediction and method."""
-    for each in explained:
-        for name, relevance in each.relevance.items():
-            if relevance.finite.all():
-                _show_sums(name if len(explained) == 1 else f"{each.target}, {name}", relevance)
-            else:
-                say(f"{name}: relevance between its layers is {not_finite(dtype)}")
-
-
-def _show_sums(name: str, relevance: Relevance) -> None:
-    """Print one line for each layer, the last layer first, of relevance with `boundaries` for a batch of one sample.
-
-    The relevance that enters a layer from above equals what leaves it below, plus what biases and softmax keep, plus an
-    unaccounted rest, which is 0 under rules that conserve. The last column is the largest magnitude of a token's
-    relevance below the layer: under unstable rules it grows from layer to layer.
-    """
-    assert relevance.boundaries is not None
-    assert relevance.peaks is not None
-    assert relevance.kept is not None
-    crossing = relevance.boundaries[0].double().tolist()
-    kept = relevance.kept[0].double().tolist()
-    peaks = relevance.peaks[0].double().tolist()
-    reasons = [f"kept by {reason}" for reason in REASONS]
-    numbers = ["from above", "to below", *reasons, "unaccounted", "largest"]
-    rows = [["head", *_signed(float(relevance.explained[0]), crossing[-1])]]
-    for layer in reversed(range(len(kept))):
-        above, below = crossing[layer + 1], crossing[layer]
-        sums = _signed(above, below, *kept[layer], above - below - sum(kept[layer]))
-        rows.append([f"layer {layer}", *sums, f"{peaks[layer]:.4g}"])
-    tokens = float(relevance.tokens[0].double().sum())
-    rows.append(["embeddings", *_signed(crossing[0], tokens)])
-    say_table((name, *numbers), rows, numbers, lines=False)
-
-
-def _signed(*values: float) -> list[str]:
-    """The numbers with sign and four digits; a zero is always +0.0000."""
-    return [f"{value + 0.0:+.4f}".replace("-0.0000", "+0.0000") for value in values]

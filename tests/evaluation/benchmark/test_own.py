@@ -51,7 +51,7 @@ def test_a_row_has_its_slot_where_the_mark_was_and_its_evidence_by_its_words(tmp
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv"])
-def test_a_line_that_is_too_long_is_left_out_and_never_held(tmp_path, monkeypatch, kind):
+def test_a_line_that_is_too_long_is_left_out(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(files, "LONGEST", 200)
     texts = ["The keys ___ old.", "word " * 100 + "___ old.", "The key ___ old."]
     rows = [{"text": text, "target": "are", "evidence": "old"} for text in texts]

@@ -169,13 +169,12 @@ def test_the_smallest_difference_that_halves_tell_is_a_row_of_its_own():
     assert paper.state == "undefined"
 
 
-def test_no_area_is_marked_without_a_test_and_what_is_not_drawn_is_missing():
+def test_no_area_is_marked_without_a_test():
     worse = points("lrp", shares=(1.0, 0.5, 0.5))
     rows = [*points(), *worse, *points(order="most_first"), *points("lrp", order="most_first", shares=(1.0, 0.5, 0.5))]
-    table = areas_table(areas_of(rows), results_of(), lacking={("sva", "gpt2", "gradient_l1")})
+    table = areas_table(areas_of(rows), results_of())
     marks = {row.labels[1]: [(cell.mark, cell.state) for cell in row.cells] for row in table.rows}
     assert marks["AttnLRP"] == marks["LRP"] == [("", "done"), ("", "undefined")] * 2
-    assert marks["Gradient l1"] == [("", "missing")] * 4
 
 
 def test_a_method_and_a_task_of_a_package_are_drawn_as_their_records_say():

@@ -13,7 +13,6 @@ from closelook.evaluation.report.overview.leaderboard import (
     leaderboard,
     left_out,
     method_seconds,
-    weak_points,
 )
 from closelook.evaluation.report.overview.standings import OtherNumbers
 from closelook.evaluation.report.results import CellKey, Results, Score, Variant
@@ -61,18 +60,10 @@ def test_a_group_of_several_is_no_winner():
     [board] = boards(some_results(), OtherNumbers())
     conclusion = board.conclusion
     assert conclusion.startswith(
-        "No test tells these 2 apart by how often they find the evidence; Gradient×Input and random relevance found it "
-        "less often than at least one of them."
+        "Each of the other 2 is shown to find the evidence less often than at least one method."
     )
+    assert [standing.method for standing in board.used] == ["lrp", "attnlrp"]
     assert f" With {N} samples, differences of PG below " in conclusion
-
-
-def test_a_winner_is_named_with_its_interval():
-    results = some_results((0.95, 0.5, 0.5, 0.1))
-    [board] = boards(results, OtherNumbers())
-    assert board.conclusion.startswith(
-        "LRP finds the evidence more often than AttnLRP, Gradient×Input and random relevance (PG "
-    )
 
 
 def test_a_method_that_is_not_beaten_does_not_beat_all_that_are_beaten():
@@ -84,8 +75,9 @@ def test_a_method_that_is_not_beaten_does_not_beat_all_that_are_beaten():
     results = replace(some_results(), comparisons={("gpt2", "sva", "float32"): replace(comparison, p=p)})
     [board] = boards(results, OtherNumbers())
     assert board.groups[0] == ["lrp"]
-    assert board.conclusion.startswith("No method is shown to find the evidence more often than LRP (PG 9")
-    assert "random relevance found it less often than at least one other method." in board.conclusion
+    assert board.conclusion.startswith(
+        "Each of the other 3 is shown to find the evidence less often than at least one method."
+    )
 
 
 def test_a_board_of_few_clusters_has_tests_and_no_intervals():
@@ -95,7 +87,7 @@ def test_a_board_of_few_clusters_has_tests_and_no_intervals():
     results = replace(results, comparisons={("gpt2", "sva", "float32"): replace(comparison, low=none, high=none)})
     [board] = boards(results, OtherNumbers())
     assert board.standings[0].evidence.low is None
-    assert "random relevance (PG 96.7 %)." in board.conclusion
+    assert "less often than at least one method" in board.conclusion
 
 
 def test_methods_that_always_differ_alike_have_no_power_sentence():
@@ -108,19 +100,10 @@ def test_methods_that_no_test_tells_apart_are_said_to_be_and_chance_is_named():
     assert board.conclusion.startswith("No method is shown to find the evidence more often than another.")
     assert board.used == []
     [board] = boards(some_results((0.5, 0.5, 0.05, 0.5)), OtherNumbers())
-    assert board.conclusion.startswith("LRP, AttnLRP: not shown to find the evidence more often than random relevance")
+    assert board.conclusion.startswith("No method is shown to find the evidence more often than random relevance does.")
 
 
-def test_a_method_at_chance_says_why_that_is_no_fault_where_its_record_does():
-    results = some_results((0.95, 0.95, 0.1, 0.1))
-    [board] = boards(results, OtherNumbers())
-    [line] = weak_points(results, board)
-    assert line == f"Gradient×Input: {METHODS['gradient_x_input'].weak}"
-    above = some_results()
-    assert list(weak_points(above, boards(above, OtherNumbers())[0])) == []
-
-
-def test_differences_that_other_seeds_do_not_show_are_named():
+def test_differences_that_other_seeds_do_not_show_are_counted():
     names = ("lrp", "attnlrp", "random")
     shares = {"gpt2": (0.95, 0.5, 0.1), "seed1": (0.95, 0.45, 0.1), "seed2": (0.6, 0.6, 0.1)}
     results = replace(
@@ -131,14 +114,10 @@ def test_differences_that_other_seeds_do_not_show_are_named():
         },
     )
     [board] = boards(replace(results, models=("gpt2",), seeds={"gpt2": ("seed1",)}), OtherNumbers())
-    assert board.conclusion.endswith(
-        " Of the 3 differences that tests find among LRP, AttnLRP, Random, all are found again in a model trained from "
-        "another seed."
-    )
+    found = "of the 3 differences that tests find among LRP, AttnLRP, Random are found again in every model"
+    assert board.conclusion.endswith(f" 3 {found} trained from another seed (1).")
     [board] = boards(replace(results, models=("gpt2",), seeds={"gpt2": ("seed1", "seed2")}), OtherNumbers())
-    assert board.conclusion.endswith(
-        "2 are found again in each of 2 models trained from other seeds; not found again in all: LRP above AttnLRP."
-    )
+    assert board.conclusion.endswith(f" 2 {found} trained from another seed (2).")
     [board] = boards(replace(results, models=("gpt2",)), OtherNumbers())
     assert "seed" not in board.conclusion
 
@@ -148,7 +127,6 @@ def test_controls_of_a_group_say_how_many_methods_were_tried_and_what_failed_els
     [board] = boards(some_results(), OtherNumbers(verdicts=verdicts))
     assert board.controls == "passed"
     assert [standing.method for standing in board.used] == ["lrp"]
-    assert board.conclusion.startswith("No test tells LRP and AttnLRP apart by ")
     assert "AttnLRP is not to be used: it fails a control on llama · sva." in board.conclusion
     [some] = boards(some_results(), OtherNumbers(verdicts={("gpt2", "sva", "lrp"): ""}))
     assert some.controls == "1 passed, 1 untried"

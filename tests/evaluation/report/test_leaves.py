@@ -5,8 +5,7 @@ import re
 
 import pytest
 
-from closelook.evaluation.report.explorers import SAMPLE_FIELDS as FIELDS
-from closelook.evaluation.report.explorers import Explorer
+from closelook.evaluation.report.explorers import FIELDS, sample_explorer
 from closelook.evaluation.report.heatmaps.tokens import Line, data
 from closelook.evaluation.report.leaves import Leaves, escaped_json, script_hash
 from closelook.evaluation.report.page import Provenance, explain_page
@@ -64,14 +63,14 @@ def entries(count):
 
 
 def test_a_line_of_the_list_says_what_filters_ask_and_its_entry_has_the_same_number():
-    explorer = Explorer.of(entries(30), budget_bytes=2000)
-    lines = [dict(zip(FIELDS, line, strict=True)) for line in records_of(explorer.index)]
+    explorer = sample_explorer(entries(30), budget_bytes=2000)
+    lines = [dict(zip(FIELDS["sample"], line, strict=True)) for line in records_of(explorer.index)]
     full = records_of(explorer.entries)
     assert len(lines) == len(full) == 60
-    assert explorer.samples == 30
+    assert len(explorer.names) == 30
     for line, entry in zip(lines, full, strict=True):
-        assert (line["id"], line["model"], line["correct"]) == (entry["sample_id"], entry["model"], entry["correct"])
-        assert line["disagreement"] == 100 * entry["disagreement"] == 100
+        for name in ("sample_id", "model", "correct", "disagreement"):
+            assert line[name] == entry[name]
         assert entry["text"].startswith(line["text"][:-1])
         assert len(line["text"]) <= 140
     choices = {"task": ["sva"], "model": ["a", "b"], "attractors": [0, 1, 2], "explanation": ["target"]}

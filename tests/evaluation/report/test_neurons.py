@@ -14,7 +14,7 @@ def test_knock_outs_count_and_compare_the_samples_that_all_rankings_have():
     logits["random"]["s07"][2] = np.nan
     logits["void"] = {}
     logits["overflown"] = {f"s{at:02d}": np.full(3, np.nan) for at in range(12)}
-    table = ablation_table([Ablations.of("gpt2", "sva", (1, 5), logits)], {}, [], Resampling(50), "zero")
+    table = ablation_table([Ablations.of("gpt2", "sva", (1, 5), logits)], {}, Resampling(50), "zero")
     used = [name for name in logits["activation"] if name not in ("s04", "s07")]
     for row, ranking in zip(table.rows, ("lrp", "random", "activation"), strict=False):
         for at, cell in enumerate(row.cells, start=1):
@@ -29,7 +29,7 @@ def test_intervals_lie_around_the_means():
     logits = {name: {f"s{at:02d}": draw.normal(size=3) for at in range(12)} for name in ("lrp", "random")}
     for resamples in (0, 50):
         ablations = [Ablations.of("gpt2", "sva", (1, 5), logits)]
-        table = ablation_table(ablations, {}, [], Resampling(resamples), "zero")
+        table = ablation_table(ablations, {}, Resampling(resamples), "zero")
         cells = [cell for row in table.rows[:2] for cell in row.cells]
         assert all(cell.low is None or cell.low <= cell.value <= cell.high for cell in cells)
         assert any(cell.low is not None for cell in cells) or not resamples

@@ -16,7 +16,7 @@ from closelook.evaluation.report.heatmaps.overlay import (
     patch_names,
     with_picture,
 )
-from closelook.evaluation.report.heatmaps.plotted import sample_figure
+from closelook.evaluation.report.heatmaps.plotted import plotted, saved
 from closelook.evaluation.report.heatmaps.tokens import Line, data
 
 #: Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB.
@@ -117,11 +117,12 @@ def test_relevance_of_pictures_that_is_not_finite_is_said_and_has_no_maximum(wro
     assert (row["label"], row["alt"], row["hit"]) == ("A (not finite)", "relevance by A (not finite)", 0)
 
 
-def test_rows_of_pictures_show_every_method_and_escape_its_name():
-    figure = sample_figure(entry(), "one_sample", "Title", "Caption.")
-    assert figure.svg.count("<image ") == 3
-    assert "&lt;b&gt;A&lt;/b&gt;" in figure.svg
-    assert figure.svg.count("stroke-dasharray") == 3, "evidence is outlined in each"
+def test_rows_of_pictures_show_every_method_and_escape_its_name(tmp_path):
+    saved(plotted([entry()], "Title"), tmp_path / "one.svg")
+    drawn = (tmp_path / "one.svg").read_text(encoding="utf-8")
+    assert drawn.count("<image ") == 3
+    assert "&lt;b&gt;A&lt;/b&gt;" in drawn
+    assert drawn.count("stroke-dasharray") == 3, "evidence is outlined in each"
 
 
 def test_ramp_of_the_legend_is_the_map():

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from closelook.evaluation.report.explorers import Explorer
+from closelook.evaluation.report.explorers import sample_explorer
 from closelook.evaluation.report.frame import Point
 from closelook.evaluation.report.heatmaps import tokens as heatmap
 from closelook.evaluation.report.page import PAGES, Figure, Part, Provenance, Site, explain_page
@@ -31,7 +31,9 @@ def entry(text="The keys are", **facts):
 
 def site(results=None, **more):
     results = results or some_results()
-    return Site(provenance(), results, score_tables(results), samples=Explorer.of([entry()]), **more)
+    parts = more.pop("parts", [Part(page, page, note="A note.") for page in PAGES])
+    explorers = {"samples.html": sample_explorer([entry()])}
+    return Site(provenance(), results, score_tables(results), parts, explorers, **more)
 
 
 def scripts(page):
@@ -78,8 +80,8 @@ def test_hostile_strings_stay_text_everywhere():
         Provenance(HOSTILE, HOSTILE, {"closelook": HOSTILE}, [(HOSTILE, HOSTILE)], [(HOSTILE, HOSTILE)]),
         results,
         score_tables(results),
-        [Part(HOSTILE, HOSTILE)],
-        Explorer.of([entry(HOSTILE, target=HOSTILE, foil=HOSTILE)]),
+        [Part(HOSTILE, "curves.html", note=HOSTILE)],
+        {"samples.html": sample_explorer([entry(HOSTILE, target=HOSTILE, foil=HOSTILE)])},
         HOSTILE,
         [HOSTILE],
     )
@@ -90,10 +92,11 @@ def test_hostile_strings_stay_text_everywhere():
             assert len(scripts(page)) == (4 if name == "samples.html" else 1)
 
 
-def test_what_was_not_run_says_how_to_run_it():
-    page = site(parts=[Part("Head pruning", "Run `closelook prune`.")]).files()["curves.html"]
-    assert "Nothing to show." in page
-    assert "closelook prune" in page
+def test_pages_without_content_are_neither_written_nor_linked():
+    files = site(parts=[Part("Head pruning", "curves.html"), Part("P", "neurons.html", note="None.")]).files()
+    pages = {name for name in files if name.endswith(".html")}
+    assert pages == {"index.html", "tables.html", "neurons.html", "samples.html"}
+    assert set(re.findall(r'<a href="(\w+\.html)"', files["index.html"])) == pages
 
 
 def test_missing_cells_are_marked_on_the_page():
@@ -114,7 +117,7 @@ def test_the_papers_numbers_can_be_shown_only_where_there_are_any():
 @pytest.mark.parametrize("reference", [None, 2.0])
 def test_the_papers_numbers_beside_areas_can_be_shown_where_there_are_any(reference, field):
     made = Table("t", "T", "", ("m",), (Column("", "c"),), (Row("", ("a",), (Cell(1.0, reference=reference),)),))
-    part = Part("P", "how", page="faithfulness.html", **{field: [made]})
+    part = Part("P", "faithfulness.html", **{field: [made]})
     page = site(parts=[part]).files()["faithfulness.html"]
     assert ('class="show-paper"' in page) == ('class="paper"' in page) == (reference is not None)
 
@@ -131,7 +134,7 @@ def test_every_number_of_a_table_is_a_row_of_the_frame_with_its_id_and_its_label
         "t", "T", "", ("model",), (Column("G", "PG", unit=" %"), Column("G", "PG", "Δ")), (Row("sva", ("a|b",), cells),)
     )
     point = Point("panel", "AttnLRP", 0.5, Cell(2.0, low=1.0, high=3.0))
-    part = Part("P", "how", [Figure("f", "F", "", "<svg/>", 1, [point])], [made])
+    part = Part("P", "curves.html", [Figure("f", "F", "", "<svg/>", 1, [point])], [made])
     rows = {row["id"]: row for row in rows_in(site(parts=[part]).files()["numbers.csv"])}
     row = {name: value for name, value in rows["t/sva/a|b/G/PG/"].items() if value}
     numbers = {"value": "1.25", "n": "8", "low": "1.0", "high": "1.5", "p": "0.001", "reference": "2.0"}
@@ -154,7 +157,7 @@ def test_a_cell_shows_its_number_with_stars_interval_and_what_the_papers_have():
     cell = Cell(-1.26, n=8, low=-2.04, high=0.5, p=0.001, mark="best", reference=2.0)
     columns = (Column("", "a"), Column("", "b", signed=True), Column("", "c", digits=2, unit="×"))
     made = Table("t", "T", "", ("model",), columns, (Row("", ("m",), (cell, cell, Cell(1.5))),))
-    page = site(parts=[Part("P", "how", tables=[made])]).files()["curves.html"]
+    page = site(parts=[Part("P", "curves.html", tables=[made])]).files()["curves.html"]
     shown = [
         re.sub(r"<[^>]+>", " ", text).split() for text in re.findall(r"<td.*?</td>", page.partition('<table id="t"')[2])
     ]

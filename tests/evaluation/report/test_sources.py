@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from closelook.evaluation.ablations.means import DROPPED, judgement_of
-from closelook.evaluation.report.explorers import MethodSources, SourcesExplorer
+from closelook.evaluation.report.explorers import Explorer, MethodSources
 from closelook.evaluation.report.explorers import answer_entry as entry
 from closelook.evaluation.report.sections.sources import Judged, error_figures, sources_tables
 from closelook.evaluation.scoring.intervals import Resampling
@@ -101,7 +101,6 @@ def test_entries_number_their_methods_and_lists_shorten_answers():
     data = entry("One. Two.", [(0, 4), (5, 9)], "x" * 300, [(0, 300)], methods, pair=(0, 7), **facts)
     assert data["rows"][0] == {"label": "LRP", "whole": [0.1235, -2.0], "parts": [[1.0, 2.0], [3.0, 4.0]]}
     assert data["pair"] == [0, 1]
-    explorer = SourcesExplorer.of([data])
+    explorer = Explorer.of("answer", [data])
     assert explorer.count == 1
     assert len(explorer.index.files) == 0
-    assert SourcesExplorer.of(()).leaves == ()

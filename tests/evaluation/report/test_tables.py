@@ -137,13 +137,6 @@ def test_difference_comes_with_its_interval_and_p_value():
     assert cell.p < 0.01
 
 
-def test_methods_are_compared_with_each_other():
-    shown = table(some_results(), "table1_pairs")
-    assert [column.label for column in shown.columns] == ["AttnLRP", "LRP", "Random"]
-    assert values(shown) == [None, 10.0, 40.0]
-    assert values(shown, row=2) == [-40.0, -30.0, None]
-
-
 @pytest.mark.parametrize(
     ("name", "sides", "pair"),
     [

@@ -68,7 +68,7 @@ def report(run):
     table = Table(
         "entropy", "Entropy of predictions", "Means, in nats.", ("model",), (Column("", "entropy"),), tuple(rows)
     )
-    return ReportPart("Entropy of predictions", "Run `closelook attribute`.", tables=[table] if rows else [])
+    return ReportPart("Entropy of predictions", "faithfulness.html", tables=[table] if rows else [])
 
 
 ENTROPY = Product(

@@ -13,7 +13,6 @@ READING = [
     ("audit",),
     ("config",),
     ("export", "--to", "exported"),
-    ("examples", "0.1"),
 ]
 
 

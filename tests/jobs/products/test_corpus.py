@@ -265,33 +265,6 @@ def test_a_killed_process_changes_no_byte_and_what_it_committed_is_not_read_agai
     assert files_of(store) == undisturbed
 
 
-def test_the_command_shows_what_a_run_keeps_as_a_pass_over_the_file_does(
-    closelook, tmp_path, model, corpus, inline, small_units
-):
-    config = config_for(tmp_path / "root", model, corpus, tokens=64)
-    store = prepared(config, rows_of(2))
-    store.write_bytes("config.yaml", config.model_dump_json(exclude={"root"}).encode())
-    asked = ("--root", str(tmp_path / "root"), "--top", "3")
-    code, _, err = closelook("examples", "0.3", *asked)
-    assert code == 2
-    assert "has no max-activating examples: set `neurons.corpus`" in err
-    assert neurons(config, store).complete
-    code, out, _ = closelook("examples", "0.3", *asked)
-    assert code == 0
-    first, *kept = out.splitlines()
-    assert first.startswith("gpt2: neuron 0.3 in 42 texts of corpus, explained by attnlrp; mean ")
-    _, of_file, _ = closelook("examples", "0.3", "--model", str(model), "--corpus", str(corpus), *asked[2:])
-    assert [line.rpartition("  corpus.txt:")[0] for line in kept] == of_file.splitlines()[2:]
-    assert len(kept) == 3
-    for more, message in (
-        (("0.3", "--model", "gtp2"), "no max-activating examples of model 'gtp2'"),
-        (("0.99",), "there is no neuron 99: the model's neurons are 0 to 31"),
-    ):
-        code, _, err = closelook("examples", *more, *asked)
-        assert code == 2
-        assert message in err
-
-
 def test_status_and_gc_know_contexts(tmp_path, model, corpus, inline):
     config = config_for(tmp_path / "root", model, corpus)
     store = prepared(config, rows_of(2))

@@ -14,7 +14,7 @@ from closelook.jobs.plan.cells import make_plan
 from closelook.jobs.plan.node import Run
 from closelook.jobs.stages.prepare import prepare
 from closelook.jobs.stages.report.results import results_of
-from closelook.jobs.stages.report.samples import explorer
+from closelook.jobs.stages.report.samples import entries as shown_entries
 from closelook.jobs.store import Ledger, Store
 from closelook.lrp_core.records.types import UserError
 from tests.stages import attribute, evaluate
@@ -55,7 +55,7 @@ def test_an_answer_is_decoded_by_its_own_tokenizer_in_terminal_page_and_json(clo
     out, page = tmp_path / "out.json", tmp_path / "page.html"
     command = ("explain", "cab", "--model", str(speller), "--decoder-tokenizer", str(speller / "sounds"))
     written = ("--json", str(out), "--html", str(page))
-    code, printed, err = closelook(*command, "--generate", "3", "--method", "lrp", *written)
+    code, printed, err = closelook(*command, "--method", "lrp", *written)
     assert code == 0, err
     predictions = json.loads(out.read_text())["predictions"]
     sounds = sounds_of([prediction["target_id"] for prediction in predictions])
@@ -118,7 +118,7 @@ def test_runs_prepare_and_report_show_answers_in_sounds(speller, tmp_path, inlin
     views = store.read(plan.models[0].inputs["mine"].folder, VIEW).to_pylist()
     assert sorted(sounds_of([row["target_id"], row["foil_id"]]) for row in views) == [["æ", "β"], ["β", "ð"]]
     run = Run(config, plan, Ledger(store))
-    shown = explorer(run, results_of(run))
+    shown = shown_entries(run, results_of(run))
     assert sorted(entry["decoder"] for entry in shown) == [["‹start›"], ["‹start›", "κ"]]
 
 

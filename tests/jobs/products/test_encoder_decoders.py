@@ -16,7 +16,7 @@ from closelook.jobs.products.curves import curves_of
 from closelook.jobs.products.pruning import pruning_of
 from closelook.jobs.stages.prepare import prepare
 from closelook.jobs.stages.report.results import results_of
-from closelook.jobs.stages.report.samples import explorer
+from closelook.jobs.stages.report.samples import entries as shown_entries
 from closelook.jobs.store import Ledger, Store
 from closelook.lrp_core import METHODS, Batch, load_model
 from closelook.lrp_core.readers.readout import rows_for
@@ -190,7 +190,7 @@ def test_curves_take_tokens_of_the_passage_from_the_encoder(config, store, plan,
 
 def test_samples_are_shown_with_what_the_decoder_has_seen(config, store, plan):
     run = Run(config, plan, Ledger(store))
-    shown = list(explorer(run, results_of(run)))
+    shown = list(shown_entries(run, results_of(run)))
     decoders = {entry["task"]: [] for entry in shown}
     for entry in shown:
         decoders[entry["task"]].append(entry["decoder"])

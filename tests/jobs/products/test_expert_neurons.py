@@ -65,19 +65,6 @@ def test_what_there_is_not_is_one_line(closelook, routed, arguments, message):
     assert message in err
 
 
-def test_contexts_of_a_neuron_and_what_layers_keep_are_shown(closelook, routed, tmp_path):
-    file = tmp_path / "texts.txt"
-    file.write_text("".join(f"w{n} w{n + 1} w{n + 2}\n" for n in range(4, 28)))
-    code, out, _ = closelook("examples", "0.1.3", "--model", str(routed), "--corpus", str(file))
-    assert code == 0
-    assert "neuron 0.1.3 in 24 lines of texts.txt" in out
-    code, _, err = closelook("examples", "0.3", "--model", str(routed), "--corpus", str(file))
-    assert (code, "called 0.EXPERT.NEURON" in err) == (2, True)
-    code, out, _ = closelook("explain", "--model", str(routed), *SENTENCE, "--layers")
-    assert code == 0
-    assert "kept by attention" in out
-
-
 def test_a_run_names_knocks_out_and_shows_neurons_of_experts(tmp_path, routed, inline):
     texts = tmp_path / "texts.txt"
     texts.write_text("".join(f"w{n} w{n + 1} w{n + 2}\n" for n in range(4, 28)))

@@ -25,7 +25,6 @@ from closelook.lrp_core.records.types import UserError
 from tests.jobs.inline import without_ray
 from tests.jobs.products.test_perturb_compute import logit_of
 from tests.jobs.small import config_of, killed_once, prepared, rows_of, save_model
-from tests.leaves import first_leaf
 from tests.shown import numbers_of
 from tests.stages import attribute, evaluate, perturb
 
@@ -284,12 +283,6 @@ def test_a_worker_that_is_killed_in_the_middle_leaves_the_same_bytes(
     assert store.files("attempts", ".json", recursive=True) == []
 
 
-def shown_rows(store, sample):
-    """Lines of the report's explorer."""
-    entries = first_leaf(store.read_bytes("report/samples.html").decode(), "samples")
-    return [row for entry in entries if entry["sample_id"] == sample for row in entry["rows"]]
-
-
 def test_the_report_shows_what_is_drawn_and_what_is_not(tmp_path, model, inline):
     config, store = run_of(tmp_path, model)
     texts = [sample("t", f"{row['sample_id']} says", 9, "yes", "no") | {"sample_id": row["sample_id"]} for row in ROWS]
@@ -312,13 +305,6 @@ def test_the_report_shows_what_is_drawn_and_what_is_not(tmp_path, model, inline)
     rows = [row for row in whole if (row["perturbation"], row["embedding"]) == ("zero", "partial")]
     areas = {order: np.mean([row["area"] for row in rows if row["order"] == order]) for order in ("morf", "lerf")}
     assert any(value == pytest.approx(areas["lerf"], rel=1e-8) for value in values)
-    result = {row["explanation"]: row for row in shown_rows(store, "s001") if row["label"] == "AttnLRP"}
-    row = result["target"]
-    assert "curve" not in result["contrastive"], "it is not drawn"
-    full = [row for row in whole if (row["perturbation"], row["embedding"]) == ("zero", "full")]
-    curves = {row["order"]: row for row in full if row["sample_id"] == "s001"}  # of the map that the page shows
-    assert row["curve"]["delta"] == pytest.approx(curves["lerf"]["area"] - curves["morf"]["area"], rel=1e-3)
-    assert row["curve"]["morf"] == pytest.approx(curves["morf"]["logit"], rel=1e-3)
     assert numbers_of(store, "evidence_faithfulness")
     assert_overlap_is_of_what_the_curves_follow(config, store)
 

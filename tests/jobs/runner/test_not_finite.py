@@ -153,8 +153,6 @@ def test_relevance_that_overflows_is_said_and_not_printed_as_nan(tmp_path, half,
     opened = open_model(half, "float16")
     record = explain(question[2], "w10", model=opened, method=["attnlrp", "random"]).to_dict()
     assert record["predictions"] == [prediction]
-    code, out, _ = closelook("explain", *question, "--dtype", "float16", "--method", "attnlrp", "--layers")
-    assert out.endswith("attnlrp: relevance between its layers is not finite in float16: try float32 or bfloat16\n")
     code, _, err = closelook("neurons", *question, "--dtype", "float16")
     assert code == 2
     assert f"error: {half}: relevance of attnlrp is not finite in float16: try float32 or bfloat16\n" in err

@@ -187,6 +187,35 @@ def test_words_and_positions_are_roots_however_they_are_looked_up(spelling):
     assert (result.full - result.partial).abs().max() > 0.01
 
 
+def test_positions_of_embeddings_that_a_model_pads_are_those_of_its_tokens():
+    """As LED pads embeddings to whole windows: a longer text in the batch must not move what positions add."""
+
+    def padded(model, ids):
+        words = torch.cat([model.words.weight[None, :1], model.words(ids), model.words.weight[None, :2]], 1)
+        return words + torch.cat([model.table[-1:], model.table[: ids.shape[1] + 2]])
+
+    def change(x, w):
+        return torch.tanh(x[:, 1:6]) if x.shape[1] > 5 else torch.tanh(x)
+
+    found, expected = (
+        explained(change, [LRP], positions=positions).relevance[LRP]["input_ids"]
+        for positions in (padded, POSITIONS["a slice"])
+    )
+    torch.testing.assert_close(found.full, expected.full, rtol=0, atol=1e-12)
+    torch.testing.assert_close(found.partial, expected.partial, rtol=0, atol=1e-12)
+
+
+def test_copies_of_a_token_beside_each_other_are_no_positions():
+    """As hyper-connections: as many copies of each token as the text has tokens."""
+
+    def copied(model, ids):
+        return (model.words(ids)[:, :, None].expand(-1, -1, ids.shape[1], -1) + model.table[: ids.shape[1]]).mean(2)
+
+    found = explained(lambda x, w: torch.tanh(x), [LRP], positions=copied).relevance[LRP]["input_ids"]
+    assert found.full.shape == IDS.shape
+    torch.testing.assert_close(found.full, found.partial, rtol=0, atol=1e-12)
+
+
 def test_a_second_table_of_the_same_tokens_is_a_root_if_a_model_copies_their_ids():
     """As Gemma 3n's embeddings of every layer, for which ids outside of the table are replaced."""
 

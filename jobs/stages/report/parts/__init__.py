@@ -21,12 +21,11 @@ from closelook.jobs.stages.report.parts.methods import (
     controls_part,
     extremes_part,
     runtime_part,
-    sample_part,
 )
 from closelook.jobs.stages.report.parts.sources import sources_part
 from closelook.jobs.stages.report.reported import Reported
 
-#: In the order of the page. A part with nothing to show says what to run.
+#: In the order of the page. A part with nothing to show is left out.
 PARTS: tuple[Callable[[Reported], Part], ...] = (
     evidence_part,
     faithfulness_part,
@@ -36,7 +35,6 @@ PARTS: tuple[Callable[[Reported], Part], ...] = (
     controls_part,
     agreement_part,
     extremes_part,
-    sample_part,
     layers_part,
     pruning_part,
     runtime_part,

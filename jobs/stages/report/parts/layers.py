@@ -10,13 +10,7 @@ import pyarrow.compute as pc
 
 from closelook.evaluation.report.page import Part
 from closelook.evaluation.report.results import rank
-from closelook.evaluation.report.sections.layers import (
-    LayerScore,
-    layer_differences,
-    layer_figures,
-    layer_table,
-    of_layer,
-)
+from closelook.evaluation.report.sections.layers import LayerScore, layer_figures, layer_table, of_layer
 from closelook.evaluation.report.sections.neurons import (
     REASONS,
     Ablations,
@@ -37,7 +31,6 @@ from closelook.jobs.config import PruneConfig
 from closelook.jobs.products.neurons.knockouts import KnockoutNode, knockouts_of
 from closelook.jobs.products.pruning import pruning_of
 from closelook.jobs.products.scores import LAYER_SCORES
-from closelook.jobs.stages.report.missing import no_neurons, part
 from closelook.jobs.stages.report.reported import Reported
 from closelook.jobs.stages.report.results import cell_key_of, scale_of
 from closelook.jobs.store import Artifact
@@ -55,33 +48,24 @@ def layers_part(report: Reported) -> Part:
     Of several explanations the target's is shown, and scores within a context if the task has one.
     """
     scores: list[LayerScore] = []
-    lacking: set[tuple[str, str, str]] = set()
     together: dict[tuple[str, str], list[_Shown]] = defaultdict(list)
-    ledger, methods = report.ledger, report.methods
-    for node in LAYER_SCORES.nodes(report.run):
-        artifact = node.artifact
-        if node.state(ledger) != "done":
-            lacking.add((artifact.task, artifact.model, artifact.method))
-            continue
+    nodes = list(LAYER_SCORES.nodes(report.run))
+    for artifact in (node.artifact for node in nodes if node.state(report.ledger) == "done"):
         rows = _means(report, artifact)
         explained = {row["explanation"] for row in rows}
         first = next((name for name in (TARGET.name, *EXPLAINED) if name in explained), NONE)
         scope = "context" if any(row["scope"] == "context" for row in rows) else "full"
-        node_scores = []
+        shown = []
         for row in rows:
             if (row["explanation"], row["tokens"], row["scope"]) == (first, "all", scope):
-                node_scores.append(LayerScore(*(row[name] for name in LayerScore._fields)))
-        scores += node_scores
-        if node_scores:
-            together[artifact.task, artifact.model].append((artifact, first, scope, node_scores))
-    compared = {task_model: _compared(report, shown) for task_model, shown in together.items()}
-    known = {task_model: comparison for task_model, comparison in compared.items() if comparison is not None}
-    figures, missing = layer_figures(scores, methods), frozenset(lacking)
-    tables = (layer_table, layer_differences) if scores else ()
-    details = [table(scores, methods, missing, known) for table in tables]
-    needs = "evidence in the samples, and methods with layers"
-    nodes = LAYER_SCORES.nodes(report.run)
-    return part(report, "Evidence by layer", nodes, ["layers"], needs, figures=figures, details=details)
+                shown.append(LayerScore(*(row[name] for name in LayerScore._fields)))
+        if shown:
+            together[artifact.task, artifact.model].append((artifact, first, scope, shown))
+        scores += shown
+    compared = {key: _compared(report, methods) for key, methods in together.items()}
+    details = [layer_table(scores, report.methods, compared)]
+    figures = layer_figures(scores, report.methods)
+    return report.part("Evidence by layer", "faithfulness.html", nodes, figures=figures, details=details)
 
 
 def _means(report: Reported, artifact: Artifact) -> list[dict[str, Any]]:
@@ -136,47 +120,36 @@ def _values(report: Reported, artifact: Artifact, explained: str, scope: str, me
 
 
 def pruning_part(report: Reported) -> Part:
-    """The planned pruning curves; sets that are not complete are marked missing."""
+    """The pruning curves that are complete."""
     rows: list[dict[str, Any]] = []
-    lacking: set[tuple[str, str, str]] = set()
-    results, ledger, prune = report.results, report.ledger, report.run.config.prune or PruneConfig()
-    models = report.run.plan.models
-    planned = [curves for model in models for curves in pruning_of(report.run, prune, model)]
+    results, ledger, config = report.results, report.ledger, report.run.config
+    prune = config.prune or PruneConfig()
+    planned = [curves for model in report.run.plan.models for curves in pruning_of(report.run, prune, model)]
     for curves in planned:
-        model_task = {"model": curves.heads.model, "task": curves.heads.task}
         if ledger.is_done(curves.artifact):
-            files = ledger.files(curves.artifact)
-            rows += [row | model_task for row in ledger.store.read(files, PRUNING).to_pylist()] if files else []
-        else:
-            lacking.add((model_task["task"], model_task["model"], curves.method))
-    drawn = curves_of(rows)
-    tables = [areas_table(areas_of(rows), results, lacking, report.run.config.resampling)] if drawn else []
-    needs, page = "relevance of attention heads", "curves.html"
-    figures = pruning_figures(drawn, results.methods, results.tasks)
-    return part(report, "Head pruning", planned, ["prune", "heads"], needs, page, figures=figures, tables=tables)
+            model_task = {"model": curves.heads.model, "task": curves.heads.task}
+            rows += [row | model_task for row in ledger.read(curves.artifact, PRUNING).to_pylist()]
+    tables = [areas_table(areas_of(rows), results, config.resampling)]
+    figures = pruning_figures(curves_of(rows), results.methods, results.tasks)
+    return report.part("Head pruning", "curves.html", planned, figures=figures, tables=tables)
 
 
 def knockouts_part(report: Reported) -> Part:
     """The ablation of each ranking's neurons, on the samples that all rankings of a task have."""
     groups: dict[tuple[str, str], list[KnockoutNode]] = defaultdict(list)
-    lacking = []
-    config, ledger, methods = report.run.config, report.ledger, report.methods
+    config, ledger = report.run.config, report.ledger
     planned = [cell for model in report.run.plan.models for cell in knockouts_of(config, model, ledger)]
     for cell in planned:
         if ledger.is_done(cell.artifact):
             groups[cell.artifact.task, cell.artifact.model].append(cell)
-        else:
-            lacking.append((cell.artifact.task, cell.artifact.model, cell.ranking))
-    knockouts = [_knockouts(report, cells) for cells in groups.values()]
+    ablations = [_ablations(report, groups[task_model]) for task_model in sorted(groups, key=lambda key: key[0])]
     value = config.neurons.knockout.value if config.neurons and config.neurons.knockout else "zero"
-    drawn = (config.resampling, value)
-    figures = ablation_figure(knockouts, methods, *drawn)
-    tables = [ablation_table(knockouts, methods, lacking, *drawn)] if knockouts else []
-    needs = "`neurons.knockout` and methods with neurons"
-    return part(report, "Neuron ablation", planned, ["neurons"], needs, PAGE, figures=figures, tables=tables)
+    figures = ablation_figure(ablations, report.methods, config.resampling, value)
+    tables = [ablation_table(ablations, report.methods, config.resampling, value)]
+    return report.part("Neuron ablation", PAGE, planned, figures=figures, tables=tables)
 
 
-def _knockouts(report: Reported, cells: list[KnockoutNode]) -> Ablations:
+def _ablations(report: Reported, cells: list[KnockoutNode]) -> Ablations:
     """The ablations of the rankings of one model and task."""
     results, first, counts = report.results, cells[0], [0]
     drops: dict[str, dict[str, np.ndarray]] = {}
@@ -204,6 +177,5 @@ def crossing_part(report: Reported) -> Part:
             boundaries, neurons, *by_reason = (np.mean([row[name] for row in rows], 0) for name in columns)
             kept = np.stack(by_reason, -1)
             crossings.append(Crossing(cell.model, cell.task, cell.method, boundaries, kept, neurons))
-    figures = crossing_figure(crossings, methods)
-    details = [crossing_table(crossings, methods)] if crossings else []
-    return Part("Conservation by layer", no_neurons(report), figures, page=PAGE, details=details)
+    details = [crossing_table(crossings, methods)]
+    return report.part("Conservation by layer", PAGE, figures=crossing_figure(crossings, methods), details=details)

@@ -18,7 +18,6 @@ from closelook.jobs.plan.clusters import clusters_of
 from closelook.jobs.plan.node import Run
 from closelook.jobs.products.answers import sources
 from closelook.jobs.products.answers.ablations import SourcesNode, timings_of
-from closelook.jobs.stages.report.missing import part
 from closelook.jobs.stages.report.reported import Reported
 
 UNTRAINED = (
@@ -34,18 +33,9 @@ def sources_part(report: Reported) -> Part:
     judged = [_judged(report, nodes, judgement) for judgement in _judgements(run, nodes)]
     notes = [UNTRAINED] if any(judged_setting.untrained for judged_setting in judged) else []
     figures = error_figures(judged, methods, report.results.baseline)
-    tables = sources_tables(judged, methods) if judged else []
-    return part(
-        report,
-        "Sources of answers",
-        nodes,
-        ["ablations"],
-        "a task of whole answers",
-        PAGE,
-        figures=figures,
-        tables=tables[:1],
-        details=tables[1:],
-        notes=notes,
+    main, further = sources_tables(judged, methods)
+    return report.part(
+        "Sources of answers", PAGE, nodes, figures=figures, tables=[main], details=[further], notes=notes
     )
 
 
