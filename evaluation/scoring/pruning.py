@@ -18,7 +18,7 @@ from torch import Tensor
 
 from closelook.evaluation.scoring.head_orders import RemovalOrder, removed_at_points
 from closelook.lrp_core.device.transfer import to_host
-from closelook.lrp_core.interventions.heads import HeadsLeft, branches, branches_rows, heads_removed
+from closelook.lrp_core.interventions.heads import HeadsLeft, branches, heads_removed, rows_branch
 from closelook.lrp_core.operations.forward import logits_at
 from closelook.lrp_core.records.types import Batch
 from closelook.lrp_core.views.guard import undisturbed
@@ -83,8 +83,8 @@ class Sweep:
         repeated = {name: value.expand(rows, *value.shape[1:]) for name, value in known.items()}
         with undisturbed(self.view):
             batch = replace(sample, **repeated)
-            with heads_removed(self.view, layers, branch=branches_rows(self.view)):
-                _, logits = logits_at(self.view, batch, sample if branches_rows(self.view) else batch)
+            with heads_removed(self.view, layers):
+                _, logits = logits_at(self.view, batch, sample if rows_branch(self.view) else batch)
         logits = logits[:, -1]  # [R, V]
         target = logits.gather(1, batch.target_ids[:, None].to(logits.device))
         if batch.foil_ids is not None:

@@ -33,8 +33,10 @@ def branches(view: ModelView, masks: np.ndarray, *, shared: bool = True) -> Iter
     """Yield the rows of each layer for one sample under sorted, distinct `masks` [R, L, H], 1 for heads that are kept.
 
     In an encoder-decoder rows share layers of the encoder only, since self-attention and cross-attention take turns in
-    the decoder but not on the axis L. With `shared` False every mask has a row in all layers, for comparison.
+    the decoder but not on the axis L. With `shared` False, and in models whose rows do not branch, every mask has a row
+    in all layers.
     """
+    shared = shared and rows_branch(view)
     differs = (masks[1:] != masks[:-1]).any(-1)  # [R - 1, L], True where a mask differs from the one before it
     fork = np.concatenate([[0], differs.argmax(-1) if shared else np.zeros(len(masks) - 1, dtype=int)])
     fork = np.minimum(fork, view.n_shared_layers)
@@ -46,22 +48,22 @@ def branches(view: ModelView, masks: np.ndarray, *, shared: bool = True) -> Iter
         below = new.cumsum() - 1
 
 
-def branches_rows(view: ModelView) -> bool:
-    """True for a model that returns as many rows as leave its last layer; causal classifiers count those of the input."""
+def rows_branch(view: ModelView) -> bool:
+    """True for a model that returns as many rows as leave its last layer; a causal classifier counts its input's."""
     return not (view.kind.labels and view.kind.causal)
 
 
 @contextmanager
-def heads_removed(view: ModelView, layers: Sequence[HeadsLeft], branch: bool = True) -> Iterator[None]:
+def heads_removed(view: ModelView, layers: Sequence[HeadsLeft]) -> Iterator[None]:
     """Inside, rows branch before each block as `layers` say, and the outputs of removed heads are zeroed.
 
     The model then returns the rows of the last of `layers`. In an encoder-decoder rows branch before each block of the
-    encoder and before the decoder. Without `branch` all rows are there from the first layer on.
+    encoder and before the decoder.
     """
     with ExitStack() as undo:
         for attention, layer in zip(view.attentions, layers, strict=True):
             undo.enter_context(attention.output.register_forward_pre_hook(partial(_zero_heads, layer=layer)))
-        blocks = view.blocks if branch else []
+        blocks = view.blocks
         if isinstance(view, EncoderDecoderView):
             blocks = view.encoder_blocks
             before_decoder = partial(_branch_decoder, layers=layers[: len(blocks) + 1])

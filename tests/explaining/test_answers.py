@@ -13,7 +13,7 @@ from closelook.explaining import explained as computing
 from closelook.explaining.answer import AnswerText, Span
 from closelook.explaining.reading import View
 from closelook.lrp_core import Batch
-from closelook.lrp_core.verification.rules import without_biases
+from closelook.lrp_core.verification.stock import without_biases
 from tests.explaining.test_one_call import CHAT
 
 PROMPT, ANSWER = "The keys to the", "cabinet are old. The girl sees the dogs."

@@ -241,7 +241,7 @@ def test_numbers_have_as_many_digits_as_tell_them_apart(gpt2, capsys):
 def small(view, batch):
     from closelook.lrp_core.records.explained import without_sum
 
-    return without_sum(torch.full(batch.input_ids.shape, 1.2e-4), view.logits(view.hidden(batch), batch).detach())
+    return without_sum(torch.full(batch.input_ids.shape, 1.2e-4), view.logits(batch).detach())
 
 
 def test_reprs_are_short(gpt2):

@@ -28,7 +28,6 @@ from closelook.lrp_core import ModelView, Relevance
 from closelook.lrp_core.device import transfer
 from closelook.lrp_core.families.generic import GENERIC
 from closelook.lrp_core.opening.model import view_of
-from closelook.lrp_core.views.generic import GenericView
 
 NAME = "second"
 aten = torch.ops.aten
@@ -272,7 +271,7 @@ def counted_waits() -> Iterator[Counter[str]]:
 def on_second_device(view: ModelView) -> ModelView:
     """A copy of the model, there."""
     introduce()
-    family = GENERIC if isinstance(view, GenericView) else None
+    family = GENERIC if view.family.is_generic else None
     return view_of(copy.deepcopy(view.model).to(NAME), family)
 
 

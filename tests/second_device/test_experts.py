@@ -44,7 +44,7 @@ def changed(change):
         batch = batch_of(view, rows).to(view.device)
         values = {(layer, neuron): 2.0 for layer in range(view.n_layers) for neuron in (3, 20)}
         with change(view, [values] * rows):
-            return view.logits(view.hidden(batch), batch).detach()
+            return view.logits(batch).detach()
 
     return compute
 

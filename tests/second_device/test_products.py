@@ -24,8 +24,9 @@ from closelook.lrp_core.interventions.tokens import pixels_replaced, tokens_remo
 from closelook.lrp_core.neurons.activity import Activity
 from closelook.lrp_core.neurons.contexts import best_contexts, explain_contexts
 from closelook.lrp_core.neurons.logit_lens import keys_of, top_neurons, writings_of
+from closelook.lrp_core.operations.forward import logits_at
 from closelook.lrp_core.readers.predictions import with_predictions
-from closelook.lrp_core.readers.readout import label_logits
+from closelook.lrp_core.records.variants import tiled
 from closelook.lrp_core.views.guard import check_rows
 from tests.second_device.kinds import OF_RULES, assert_same, batch_of, check, models, rows_of
 
@@ -33,7 +34,7 @@ BUDGET = 10_000  # tokens: nothing is cut
 
 
 def logits(view, batch):
-    return view.logits(view.hidden(batch), batch).detach()
+    return view.logits(batch).detach()
 
 
 # what stages of the job compute
@@ -232,7 +233,7 @@ def test_heads_are_removed_without_waits(kind):
         masks[0, 0, 1] = masks[1, 1, 2] = 0
         sample = batch_of(view, 1).to(view.device)
         with heads_removed(view, list(branches(view, masks))):
-            return view.hidden(sample)
+            return logits_at(view, tiled(sample, len(masks)), sample)[1]
 
     check(kind, compute, most=0)
 
@@ -258,7 +259,7 @@ def test_a_steered_text_is_not_waited_for(kind):
         changes = changes_of(["0.3=2"], ["1.6=-1"])
         with steered(view, changes):
             moved = batch.to(view.device)
-            return label_logits(view, view.prediction(view.hidden(moved), moved)).detach()
+            return view.all_logits(moved)[:, -1].detach()
 
     check(kind, compute, most=0)
 

@@ -243,10 +243,10 @@ def test_outputs_that_are_not_finite_are_no_number_and_no_wrong_answer(monkeypat
 
 def test_the_model_is_as_before_after_a_run(view, way):
     batch = Batch.collate(rows_of(view), pad_id=0)
-    before = view.logits(view.hidden(batch), batch)
+    before = view.logits(batch)
     row = rows_of(view)[0]
     Flipper(view, way, 64, MASK_ID).run([(row, states_of(view, row, way=way))])
-    assert torch.equal(view.logits(view.hidden(batch), batch), before)
+    assert torch.equal(view.logits(batch), before)
 
 
 def test_nothing_to_run_gives_nothing():
@@ -273,7 +273,7 @@ def test_tokens_and_heads_are_removed_together(view, way):
     kept = (torch.rand(view.n_layers, 2, view.n_heads, generator=generator) < 0.5).double()
     layers = [HeadsLeft(torch.arange(2), layer) for layer in kept]
     with tokens_removed(view, batch, removed, way, MASK_ID) as changed, heads_removed(view, layers):
-        logits = view.logits(view.hidden(changed), changed)[:, 0]
+        logits = view.logits(changed)[:, 0]
     for i, (row, gone) in enumerate(zip(rows, ({1}, {0}), strict=True)):
         with heads_removed(view, [HeadsLeft(torch.arange(1), layer[i : i + 1]) for layer in kept]):
             assert alone(view, row, gone, way)[0] == pytest.approx(float(logits[i]), rel=1e-9, abs=1e-9)

@@ -101,9 +101,9 @@ def test_equal_masks_of_different_curves_run_once():
 
 
 def test_the_model_is_as_before_after_a_sweep(view, batch):
-    before = view.logits(view.hidden(batch), batch)
+    before = view.logits(batch)
     Sweep(view, curves_of(view, 1)).right(ragged_rows(view), BUDGET)
-    assert torch.equal(view.logits(view.hidden(batch), batch), before)
+    assert torch.equal(view.logits(batch), before)
 
 
 def test_ranked_curves_average_over_samples_and_break_ties_by_head():

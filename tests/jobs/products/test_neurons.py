@@ -145,7 +145,7 @@ def knocked_out(view, row, gone, means=None):
         down.bias += (0 if means is None else means[layer, neuron]) * down.weight[neuron]
         down.weight[neuron] = 0
     batch = Batch.collate([row], 0)
-    logit = float(view.logits(view.hidden(batch), batch)[0, 0])
+    logit = float(view.logits(batch)[0, 0])
     for block, (weight, bias) in zip(view.blocks, kept, strict=True):
         block.down.weight.copy_(weight)
         block.down.bias.copy_(bias)
@@ -336,7 +336,7 @@ def activations(view, batch):
     """Of the first layer, [B, T, F]."""
     seen = []
     hook = view.blocks[0].down.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    view.hidden(batch)
+    view.all_logits(batch)
     hook.remove()
     return seen[0]
 

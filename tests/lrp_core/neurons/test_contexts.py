@@ -11,7 +11,8 @@ from closelook.lrp_core import Batch, UnsupportedMethod, UserError
 from closelook.lrp_core.neurons import activations, contexts
 from closelook.lrp_core.neurons.contexts import best_contexts, explain_context, explain_contexts
 from closelook.lrp_core.neurons.near_ties import ROUNDING, near_ties, runs
-from tests.lrp_core.rules.test_conservation import without_biases
+from closelook.lrp_core.verification.stock import without_biases
+from tests.ruled import embeddings
 from tests.tiny import ragged_rows
 
 
@@ -22,7 +23,7 @@ def texts_of(view, count=23):
 def activation(view, ids, layer, neuron):
     seen = []
     hook = view.blocks[layer].down.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    view.hidden(Batch.collate([{"input_ids": ids, "position": 0, "target_id": 0}], 0))
+    view.logits(Batch.collate([{"input_ids": ids, "position": 0, "target_id": 0}], 0))
     hook.remove()
     return seen[0][0, :, neuron]
 
@@ -72,13 +73,13 @@ def test_which_contexts_are_best_does_not_depend_on_what_shares_their_batch(view
 
 
 def test_what_explains_an_activation_sums_to_it_under_lrp(view):
-    view = without_biases(view)
-    for context in best_contexts(view, texts_of(view), 1, 6, 3):
-        if view.embedding_norm is None:
-            relevance = explain_context(view, context, 1, 6, "lrp")
-            assert sum(relevance) == pytest.approx(context.value, rel=1e-6)  # RMSNorm rounds to float32
-        if view.kind.causal:
-            assert not any(explain_context(view, context, 1, 6)[context.position + 1 :])
+    with without_biases(view.model):
+        for context in best_contexts(view, texts_of(view), 1, 6, 3):
+            if view.embedding_norm is None:
+                relevance = explain_context(view, context, 1, 6, "lrp")
+                assert sum(relevance) == pytest.approx(context.value, rel=1e-6)  # RMSNorm rounds to float32
+            if view.kind.causal:
+                assert not any(explain_context(view, context, 1, 6)[context.position + 1 :])
 
 
 @pytest.mark.thinned(3)
@@ -96,11 +97,11 @@ def test_the_plain_gradient_is_that_of_the_activation(view):
     (context,) = best_contexts(view, texts_of(view), 1, 6, 1)
     relevance = explain_context(view, context, 1, 6, "gradient_x_input")
     batch = Batch.collate([{"input_ids": list(context.ids), "position": 0, "target_id": 0}], 0)
-    token, full = view.embed(batch)
-    token = token.detach().requires_grad_()
+    _, full = embeddings(view, batch)
+    token = view.token_embedding(batch.input_ids).requires_grad_()
     seen = []
     hook = view.blocks[1].down.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    view.hidden(batch, token)
+    view.model(inputs_embeds=token)
     hook.remove()
     (gradient,) = torch.autograd.grad(seen[0][0, context.position, 6], token)
     assert relevance == pytest.approx((gradient * full).sum(-1)[0].tolist(), rel=1e-4, abs=1e-6)

@@ -28,7 +28,7 @@ def by_token(view, ids):
     seen = []
     mlp = view.blocks[LAYER].module.mlp
     hook = mlp.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    view.hidden(Batch.collate([{"input_ids": list(ids), "position": 0, "target_id": 0}], 0))
+    view.logits(Batch.collate([{"input_ids": list(ids), "position": 0, "target_id": 0}], 0))
     hook.remove()
     return [of_token(mlp, x) for x in seen[0][0]]
 
@@ -83,7 +83,7 @@ def test_a_neuron_of_an_expert_is_set_for_the_tokens_that_are_sent_to_it(routed,
         chosen = routed.neuron_names.neuron(f"{LAYER}.{title}.5")
         hook = mlp.register_forward_hook(lambda _, args, y: outputs.append(y))
         with neurons_set(routed, [{chosen: value}, {}]):
-            routed.hidden(batch)
+            routed.all_logits(batch)
         hook.remove()
         changed, plain = outputs.pop()
         for t, experts in enumerate(tokens):
@@ -94,21 +94,20 @@ def test_a_neuron_of_an_expert_is_set_for_the_tokens_that_are_sent_to_it(routed,
 
 def test_a_neuron_scaled_is_its_column_scaled_and_the_model_is_whole_again(routed):
     batch = Batch.collate(ragged_rows(routed), 0)
-    before, config = routed.hidden(batch), routed.blocks[LAYER].experts.all.config
+    before, config = routed.all_logits(batch), routed.blocks[LAYER].experts.all.config
     chosen = routed.neuron_names.neuron(f"{LAYER}.2.7")
     with neurons_scaled(routed, [{chosen: -3.0}] * len(batch)), neurons_scaled(routed, [{chosen: 2.0}] * len(batch)):
-        states = routed.hidden(batch)
+        logits = routed.all_logits(batch)
     other = tiny_model(routed.config.model_type)
     other.blocks[LAYER].experts.all.down_proj[2][:, 7] *= -6
-    real = batch.attention_mask.bool()
-    torch.testing.assert_close(states[real], other.hidden(batch)[real], rtol=1e-9, atol=1e-10)
-    assert not torch.allclose(states[real], before[real])
+    torch.testing.assert_close(logits, other.all_logits(batch), rtol=1e-9, atol=1e-10)
+    assert not torch.allclose(logits, before)
     assert routed.blocks[LAYER].experts.all.config is config
-    assert torch.equal(routed.hidden(batch), before)
+    assert torch.equal(routed.all_logits(batch), before)
     where = torch.zeros_like(batch.attention_mask, dtype=torch.bool)
     where[1, 0] = True
     with neurons_scaled(routed, [{}, {chosen: -3.0}, {}], where):
-        some = routed.hidden(batch)
+        some = routed.all_logits(batch)
     assert torch.equal(some[[0, 2]], before[[0, 2]])
 
 
@@ -133,7 +132,7 @@ def test_relevance_of_the_whole_model_is_finite_differences_of_its_neurons(route
             contrasts = []
             for moved in (activation + step, activation - step):
                 with neurons_set(routed, [{(layer, number): moved}], where):
-                    target, foil = routed.logits(routed.hidden(batch), batch)[0]
+                    target, foil = routed.logits(batch)[0]
                 contrasts.append(float(target - foil))
             total += (contrasts[0] - contrasts[1]) / (2 * step) * activation
         assert float(relevance.neurons[0, layer, number]) == pytest.approx(total, rel=5e-3, abs=1e-5)

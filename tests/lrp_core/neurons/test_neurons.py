@@ -14,7 +14,7 @@ from closelook.lrp_core.records.capabilities import NEURONS
 from closelook.lrp_core.records.types import Request
 from tests.asked import in_turn
 from tests.lrp_core.rules.test_conservation import without_biases
-from tests.ruled import rules
+from tests.ruled import forward
 from tests.tiny import MORE, TINY, ragged_rows, tiny_model
 
 pytestmark = pytest.mark.numeric
@@ -32,14 +32,13 @@ def gradients_inside(view, batch, name, read):
     """Gradient of the contrast at each block's tensor, by brute force; `read(block)` gives a module and which side."""
     result, hooks = [], []
     reading = READINGS[name]
-    with rules(reading.composite) as mode:
-        for block in view.blocks:
-            module, output = read(block)
-            if output:
-                hooks.append(module.register_forward_hook(lambda _, args, y: result.append(y)))
-            else:
-                hooks.append(module.register_forward_pre_hook(lambda _, args: result.append(args[0])))
-        logits = view.logits(view.hidden(batch, mode.root(view.embed(batch)[0])), batch)
+    for block in view.blocks:
+        module, output = read(block)
+        if output:
+            hooks.append(module.register_forward_hook(lambda _, args, y: result.append(y)))
+        else:
+            hooks.append(module.register_forward_pre_hook(lambda _, args: result.append(args[0])))
+    logits = forward(view, batch, reading.composite).output["logits"]
     gradients = torch.autograd.grad((logits[:, 0] - logits[:, 1]).sum(), result)
     for hook in hooks:
         hook.remove()
@@ -71,7 +70,7 @@ def test_neurons_of_the_plain_gradient_are_finite_differences(view, batch):
     relevance = attribute("gradient_x_input", view, batch, neurons=True)
     activations = []
     hook = view.blocks[1].down.register_forward_pre_hook(lambda _, args: activations.append(args[0].clone()))
-    view.hidden(batch)
+    view.all_logits(batch)
     hook.remove()
     step, neuron = 1e-4, 5
     for sample in range(len(batch)):
@@ -83,7 +82,7 @@ def test_neurons_of_the_plain_gradient_are_finite_differences(view, batch):
             contrasts = []
             for moved in (before + step, before - step):
                 with neurons_set(view, [{(1, neuron): moved} if row == sample else {} for row in range(3)], where):
-                    target, foil = view.logits(view.hidden(batch), batch)[sample]
+                    target, foil = view.logits(batch)[sample]
                 contrasts.append(float(target - foil))
             total += (contrasts[0] - contrasts[1]) / (2 * step) * before
         assert float(relevance.neurons[sample, 1, neuron]) == pytest.approx(total, rel=1e-5, abs=1e-8)

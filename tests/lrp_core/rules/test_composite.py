@@ -58,7 +58,7 @@ def test_no_layer_that_multiplies_by_weights_is_left_out(family):
         if isinstance(module, torch.nn.Linear | torch.nn.Conv2d | Conv1D) and module is not view.unembedding:
             module.register_forward_hook(lambda module, *_: busy.append(module))
     batch = Batch.collate(rows, pad_id=0)
-    view.logits(view.hidden(batch), batch)
+    view.logits(batch)
     mixtures = [block.experts for block in view.blocks if block.experts is not None]  # refused by name
     routing = {part for experts in mixtures for part in (experts.router, experts.shared_gate)}
     layers = [layer.module for layer in view.linear_layers()]

@@ -8,7 +8,7 @@ import torch
 from closelook.lrp_core import METHODS, Batch, Request, UserError, attribute
 from closelook.lrp_core.methods.gradients import READINGS, explain_many
 from closelook.lrp_core.rules import ATTNLRP
-from tests.ruled import rules
+from tests.ruled import embeddings, rules
 from tests.tiny import ragged_rows, tiny_model
 
 REQUESTS = [
@@ -101,8 +101,11 @@ def test_unknown_attention_implementation_is_a_one_line_error(view, batch):
 def test_plain_gradient_equals_the_stock_model(family):
     view = tiny_model(family, dtype="float32")
     batch = Batch.collate(ragged_rows(view), 0)
-    token, full = view.embed(batch)
-    logits = view.logits(view.hidden(batch, token.requires_grad_()), batch)
-    (gradient,) = torch.autograd.grad((logits[:, 0] - logits[:, 1]).sum(), token)
+    embedded = view.token_embedding(batch.input_ids).requires_grad_()
+    logits = view.model(inputs_embeds=embedded, attention_mask=batch.attention_mask).logits
+    logits = logits[torch.arange(len(batch)), batch.position]
+    contrast = logits.gather(1, batch.target_ids[:, None]) - logits.gather(1, batch.foil_ids[:, None])
+    (gradient,) = torch.autograd.grad(contrast.sum(), embedded)
+    _, full = embeddings(view, batch)
     relevance = attribute("gradient_x_input", view, batch).tokens
     torch.testing.assert_close(relevance, (gradient * full).sum(-1) * batch.attention_mask, rtol=1e-4, atol=1e-5)

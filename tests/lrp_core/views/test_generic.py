@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from closelook.lrp_core.readers.readout import over_vocabulary
 from transformers import AutoConfig, AutoModelForTokenClassification
 
 from closelook.alti import METHODS as VECTORS
@@ -21,7 +22,6 @@ from closelook.lrp_core.families.generic import generic_family
 from closelook.lrp_core.interventions.tokens import tokens_removed
 from closelook.lrp_core.opening.model import view_of
 from closelook.lrp_core.readers.predictions import with_predictions
-from closelook.lrp_core.readers.readout import over_vocabulary
 from closelook.lrp_core.verification.architectures import architectures
 from closelook.lrp_core.verification.architectures import tiny_model as tiny_architecture
 from tests.asked import CLOSE, close, explain
@@ -132,7 +132,7 @@ def test_perturbations_equal_one_forward_a_token(view, rows):
 
 def test_what_is_said_of_the_whole_vocabulary_is_that_of_the_stock_model(view, rows):
     batch = Batch.collate(rows, 0)
-    total, largest = over_vocabulary(view, view.prediction(view.hidden(batch), batch))
+    total, largest = over_vocabulary(view, view.prediction(view.all_logits(batch), batch))
     logits = torch.stack([stock(view, row) for row in rows])
     torch.testing.assert_close(total, logits.logsumexp(-1))
     assert largest.tolist() == logits.argmax(-1).tolist()
@@ -141,8 +141,8 @@ def test_what_is_said_of_the_whole_vocabulary_is_that_of_the_stock_model(view, r
     removed = torch.zeros_like(batch.attention_mask).bool()
     removed[:, 1] = True
     with tokens_removed(view, batch, removed, "zero") as changed:
-        gone = view.logits(view.hidden(changed), changed)
-    assert not torch.isclose(gone, view.logits(view.hidden(batch), batch)).any()
+        gone = view.logits(changed)
+    assert not torch.isclose(gone, view.logits(batch)).any()
 
 
 def test_what_needs_a_description_is_refused_by_name(view, rows):
@@ -259,7 +259,7 @@ def test_loading_takes_a_model_that_no_family_describes(tmp_path):
     batch = Batch.collate(ragged_rows(view), 0)
     for parameter, other in zip(loaded.model.parameters(), view.model.parameters(), strict=True):
         assert torch.equal(parameter, other)
-    torch.testing.assert_close(loaded.hidden(batch), view.hidden(batch))
+    torch.testing.assert_close(loaded.all_logits(batch), view.all_logits(batch))
     with pytest.raises(UserError, match="unknown family 'bert': give 'generic'"):
         load_model(tmp_path, family="bert")
 

@@ -40,7 +40,7 @@ def assert_same(result, expected):
 def test_a_method_that_writes_into_its_batch_changes_no_number_of_another(view, batch):
     def writing(view, batch, requests):
         batch.input_ids.fill_(3)
-        logits = view.logits(view.hidden(batch), batch)
+        logits = view.logits(batch)
         return {request: without_sum(batch.attention_mask / 2, logits) for request in requests}
 
     of_writing = {"explanations": ("none",), "embeddings": ("none",), "conserves": False}
