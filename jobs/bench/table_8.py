@@ -125,4 +125,4 @@ class _Ruled:
     def aggregate(self) -> None:
         numbers = self._pass.output[CONTRASTIVE.name]
         gradients = self._pass.gradients(numbers, self._reading.composite, keep=False)
-        fields_of(Request("attnlrp"), self._reading, gradients, self._piece.batch)
+        fields_of(Request("attnlrp"), self._reading, gradients, self._batch)

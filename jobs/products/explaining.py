@@ -218,7 +218,7 @@ def check_against_model(
     batch = batch.to(view.device)
     with torch.no_grad(), undisturbed(view):
         of_targets = view.logits(batch)  # [B, 2], [B, 1] without foils
-        of_labels = view.all_logits(batch)[:, -1] if view.kind.labels else None
+        of_labels = view.all_logits(batch)[:, -1] if any(request.label is not None for request in relevance) else None
     rounding = ROUNDING[str(view.dtype).removeprefix("torch.")]
     for request, explained in relevance.items():
         model_logits = of_targets if request.label is None or of_labels is None else of_labels[:, [request.label]]

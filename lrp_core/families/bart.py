@@ -46,8 +46,6 @@ BART = replace(
     decoder=Decoder(
         family=_half("model.decoder"),
         cross=_CROSS,
-        encoder_stack="model.encoder",
         stack="model.decoder",
-        logits_bias="final_logits_bias",
     ),
 )

@@ -135,11 +135,7 @@ class Decoder:
 
     family: Family  # describes the parts of the decoder
     cross: CrossAttention
-    encoder_stack: str  # path of the module that runs the encoder
     stack: str  # path of the module that runs the decoder
-    logits_bias: str | None = None  # path of a buffer [1, V] that is added to the logits
-    #: The config field that says whether hidden states are divided by sqrt(D) before the unembedding.
-    scaled_field: str | None = None
 
 
 def perturbable(kind: Kind) -> set[Capability]:

@@ -39,11 +39,10 @@ def without_biases(model: nn.Module) -> Iterator[None]:
     tensors = [*model.named_parameters(), *model.named_buffers()]
     biases = [tensor for name, tensor in tensors if name.endswith("bias") and tensor.is_floating_point()]
     kept = [bias.detach().clone() for bias in biases]
-    with torch.no_grad():
-        try:
-            for bias in biases:
-                bias.zero_()
-            yield
-        finally:
-            for bias, value in zip(biases, kept, strict=True):
-                bias.copy_(value)
+    try:
+        for bias in biases:
+            bias.detach().zero_()
+        yield
+    finally:
+        for bias, value in zip(biases, kept, strict=True):
+            bias.detach().copy_(value)

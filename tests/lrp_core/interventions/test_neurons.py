@@ -45,11 +45,12 @@ def test_a_neuron_set_adds_so_much_of_its_value_vector(view, batch):
 
 
 def test_rows_and_positions_that_are_not_named_keep_their_numbers(view, batch):
-    plain = view.all_logits(batch)
+    inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+    plain = view.model(**inputs).logits
     where = torch.zeros_like(batch.attention_mask, dtype=torch.bool)
     where[0, 3] = True
     with neurons_set(view, [{(0, 0): 4.0, (1, 7): -4.0}, {}, {}], where):
-        logits = view.all_logits(batch)
+        logits = view.model(**inputs).logits
     assert torch.equal(logits[1:], plain[1:])
     assert not torch.equal(logits[0, 3], plain[0, 3])
     if view.kind.causal:

@@ -127,8 +127,11 @@ def test_removals_nest(batch):
     batch = Batch.collate(ragged_rows(view), pad_id=0)
     zeroed, masked = (torch.zeros(batch.input_ids.shape, dtype=torch.bool) for _ in range(2))
     zeroed[:, 0] = masked[:, 1] = True
-    with tokens_removed(view, batch, masked, "mask", MASK_ID) as changed, tokens_removed(view, changed, zeroed, "zero"):
-        logits = logits_of(view, changed)
+    with (
+        tokens_removed(view, batch, masked, "mask", MASK_ID) as first,
+        tokens_removed(view, first, zeroed, "zero") as both,
+    ):
+        logits = logits_of(view, both)
     with tokens_removed(view, batch, zeroed, "zero") as first, tokens_removed(view, first, masked, "mask", 2) as both:
         assert torch.equal(logits_of(view, both), logits)
 

@@ -10,8 +10,8 @@ from closelook.lrp_core.interventions.neurons import neurons_scaled, neurons_set
 from closelook.lrp_core.neurons.activity import BOUNDARIES, Activity
 from closelook.lrp_core.neurons.contexts import best_contexts, explain_context
 from closelook.lrp_core.neurons.logit_lens import nearest_tokens, top_neurons, writing
+from closelook.lrp_core.verification.stock import without_biases
 from tests.lrp_core.neurons.test_contexts import texts_of
-from tests.lrp_core.rules.test_conservation import without_biases
 from tests.tiny import ragged_rows, tiny_model
 
 pytestmark = pytest.mark.numeric
@@ -208,12 +208,13 @@ def test_what_neurons_do_in_a_corpus_is_what_each_token_does(routed):
 
 @pytest.mark.thinned(2)
 def test_what_explains_an_experts_activation_sums_to_it_under_lrp(routed):
-    view = without_biases(routed)
-    for title in titles_of(view):
-        chosen = view.neuron_names.neuron(f"{LAYER}.{title}.3")
-        for context in best_contexts(view, texts_of(view, 9), *chosen, 2):
-            assert sum(explain_context(view, context, *chosen, "lrp")) == pytest.approx(context.value, rel=1e-5)
-            assert not any(explain_context(view, context, *chosen)[context.position + 1 :])
+    for title in titles_of(routed):
+        chosen = routed.neuron_names.neuron(f"{LAYER}.{title}.3")
+        with without_biases(routed.model):
+            for context in best_contexts(routed, texts_of(routed, 9), *chosen, 2):
+                relevance = explain_context(routed, context, *chosen, "lrp")
+                assert sum(relevance) == pytest.approx(context.value, rel=1e-5)
+                assert not any(explain_context(routed, context, *chosen)[context.position + 1 :])
 
 
 def test_a_neuron_of_an_expert_writes_its_column_and_answers_to_its_gate(routed):

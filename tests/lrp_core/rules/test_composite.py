@@ -8,7 +8,6 @@ from transformers.pytorch_utils import Conv1D
 
 from closelook.lrp_core import Batch
 from closelook.lrp_core.methods.gradients import forward_pass
-from closelook.lrp_core.operations.forward import pieces_of
 from closelook.lrp_core.rules import ATTNLRP, LRP, PLAIN, Composite, LinearRule, LinearRules, SoftmaxRule
 from closelook.lrp_core.rules.records import LINEAR_GROUPS, TRUE_PRODUCT
 from tests.oracles.rules import linear_epsilon
@@ -23,11 +22,10 @@ SOFTMAX_BY_HAND = SoftmaxRule("by hand", lambda ds, x, s, hidden: s * (ds - (ds 
 
 def gradient(view, batch, *planned: Composite, checkpointing=False) -> torch.Tensor:
     """Of the first of the planned composites [B, T, D], with padding on the right."""
-    (piece,) = pieces_of(view, batch, len(batch))
-    forward = forward_pass(view, piece, ["contrastive"], planned, view.stacks if checkpointing else ())
+    forward = forward_pass(view, batch, batch, ["contrastive"], planned, view.stacks if checkpointing else ())
     roots = forward.gradients(forward.output["contrastive"], planned[0], keep=False)
     of_words = next(gradient for root, gradient in roots if root.words)
-    return of_words * piece.batch.attention_mask[..., None]
+    return of_words * batch.attention_mask[..., None]
 
 
 def same(result, expected):

@@ -114,7 +114,7 @@ def test_what_is_missing_from_the_sum_is_what_biases_and_softmax_absorb(view, co
         for (m, _), gradient in zip(outputs, gradients, strict=True)
         if gradient is not None
     )
-    if view.decoder.logits_bias is not None:
+    if hasattr(view.model, "final_logits_bias"):
         absorbed += float(view.model.final_logits_bias[0, batch.target_ids].sum())
     missing = -float(relevance.residual.sum())
     softmax = 0 if composite is LRP else _absorbed_by_softmax(view, batch)
