@@ -76,18 +76,18 @@ def heads_removed(view: ModelView, layers: Sequence[HeadsLeft]) -> Iterator[None
 def _branch_decoder(_: nn.Module, args: Any, inputs: dict[str, Any], *, layers: Sequence[HeadsLeft]) -> Any:
     """Pre-hook of the decoder: gives it a row for each row of its first layer.
 
-    The encoder's states have rows of the layer below; embeddings and masks have one row for each sample. `layers` are
-    the encoder's and the decoder's first.
+    The encoder's states have rows of the layer below; ids and masks have one row for each sample. `layers` are the
+    encoder's and the decoder's first.
     """
     *below, first = layers
     sample = first.parents
     for layer in reversed(below):
         sample = layer.parents[sample]
     branched = dict(inputs)
-    for name in ("inputs_embeds", "attention_mask", "encoder_attention_mask"):
-        branched[name] = inputs[name][sample.to(inputs[name].device)]
-    states = inputs["encoder_hidden_states"]
-    branched["encoder_hidden_states"] = states[first.parents.to(states.device)]
+    for name, value in inputs.items():
+        if isinstance(value, Tensor):
+            rows = first.parents if name == "encoder_hidden_states" else sample
+            branched[name] = value[rows.to(value.device)]
     return args, branched
 
 

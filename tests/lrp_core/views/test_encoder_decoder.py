@@ -216,7 +216,7 @@ def _maps(view, row, graded):
     ids = {name: torch.tensor([row[name]]) for name in ("input_ids", "decoder_input_ids")}
     with torch.enable_grad():
         embeds = view.model.get_input_embeddings()(ids.pop("input_ids")).requires_grad_()
-        seen = view.decoder_embedding(ids.pop("decoder_input_ids")).requires_grad_()
+        seen = view.model.get_decoder().embed_tokens(ids.pop("decoder_input_ids")).requires_grad_()
         inputs = {"inputs_embeds": embeds, "decoder_inputs_embeds": seen}
         out = oracles_methods.stock(view, **inputs, output_attentions=True)
         groups = (out.encoder_attentions, out.decoder_attentions, out.cross_attentions)
@@ -242,7 +242,7 @@ def test_occlusion_is_the_drop_without_the_embedding_of_either_side(view):
     for half, ids in (("tokens", "input_ids"), ("decoder_tokens", "decoder_input_ids")):
         for position in range(len(row[ids])):
             source = view.token_embedding(torch.tensor([row["input_ids"]]))
-            seen = view.decoder_embedding(torch.tensor([row["decoder_input_ids"]]))
+            seen = view.model.get_decoder().embed_tokens(torch.tensor([row["decoder_input_ids"]]))
             (source if half == "tokens" else seen)[0, position] = 0
             out = oracles_methods.stock(view, inputs_embeds=source, decoder_inputs_embeds=seen)
             drop = ours.explained[0] - _contrast(out.logits[0, row["position"]], row)
