@@ -27,10 +27,10 @@ from closelook.jobs.plan.models import ResolvedModel, resolve
 from closelook.jobs.results import Run, load
 from closelook.jobs.store import Store
 from closelook.jobs.tested import Tested
-from closelook.lrp_core.opening.altered import may_be_altered, trial_of
-from closelook.lrp_core.parts.layers import ALTERED
+from closelook.lrp_core.opening.altered import may_be_altered
 from closelook.lrp_core.records.types import UserError
-from closelook.lrp_core.verification.rounding import differ
+from closelook.lrp_core.verification.rounding import differ, unit_of
+from closelook.lrp_core.verification.samples import random_rows
 from closelook.lrp_core.verification.stock import stock_logits
 from closelook.lrp_core.views.guard import undisturbed
 from closelook.progress import shown
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 STAGES = ("prepare", "attribute", "evaluate", "perturb", "report")
 DATA = "data"  # name of the task when the caller passes samples
+_TOKENS = 7  # of the text on which a copy of a model is tried
 SHOWN = ("pg", "delta_area")  # metrics that the repr shows
 
 
@@ -240,10 +241,10 @@ def _check_saved(opened: Opened, folder: Path) -> None:
     The copy is opened only if something about the model is unusual: beside a large model there may be no room for it.
     """
     with opened.in_use() as used, undisturbed(used.view):
-        if not any(may_be_altered(module) or module in ALTERED for module in used.view.model.modules()):
+        if not any(map(may_be_altered, used.view.model.modules())):
             return
-        row, bound = trial_of(used.view)
-        expected = stock_logits(used.view, row)
+        [row] = random_rows(used.view, (min(_TOKENS, used.view.max_length),))
+        expected, bound = stock_logits(used.view, row), max(8 * unit_of(used.view), 1e-3)
     saved = open_model(str(folder), opened.dtype, opened.device).view
     if differ(stock_logits(saved, row), expected, bound):
         raise UserError(

@@ -31,9 +31,8 @@ def view_of(model: nn.Module, family: str | None = None) -> ModelView:
 
     To undo these changes afterwards, call it inside :func:`lrp_core.views.guard.left_as_it_was`. `family` "generic"
     runs the model as a whole, whether a family describes it or not. Raises UnsupportedModel for a quantised model, an
-    unknown type, a head that predicts neither tokens nor labels, parts that were replaced, removed or altered (see
-    :func:`note_altered`), and norms without weights; raises UserError for weights that were made in inference mode or
-    are on the meta device.
+    unknown type, a head that predicts neither tokens nor labels, parts that were removed, and norms without weights;
+    raises UserError for weights that were made in inference mode or are on the meta device.
     """
     model = beside_base(model)
     if not isinstance(model, PreTrainedModel):

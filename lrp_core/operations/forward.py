@@ -19,7 +19,7 @@ from closelook.lrp_core.device.precision import unrounded, wide, wide_dtype
 from closelook.lrp_core.operations.embeddings import ScaledEmbeddings
 from closelook.lrp_core.operations.explain import PIXELS, Forward, run
 from closelook.lrp_core.operations.watching import read_from
-from closelook.lrp_core.parts.layers import ALTERED, weights_of
+from closelook.lrp_core.parts.layers import weights_of
 from closelook.lrp_core.records.explained import explained_by
 from closelook.lrp_core.records.types import Batch, Relevance, UserError
 from closelook.lrp_core.rules.records import Composite
@@ -170,7 +170,7 @@ def _is_linear(module: Any) -> bool:
     hooks = nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks
     if type(module) is not nn.Linear or hooks or "forward" in vars(module):
         return False
-    return not module._forward_hooks and not module._forward_pre_hooks and module not in ALTERED
+    return not module._forward_hooks and not module._forward_pre_hooks
 
 
 class ReadRows:

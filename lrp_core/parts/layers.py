@@ -17,18 +17,18 @@ from closelook.lrp_core.records.types import UnsupportedMethod
 
 #: For modules with an adapter that is not merged: returns the tensor to add to the module's weight, in its layout.
 ADDED_WEIGHTS: WeakKeyDictionary[nn.Module, Callable[[], Tensor]] = WeakKeyDictionary()
-#: Modules that compute something else than their class and weights say, with their paths in the model.
+#: Modules that may compute something else than their class and weights say, with their paths in the model.
 ALTERED: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 
 def check_unaltered(modules: Iterable[nn.Module]) -> None:
-    """Raise UnsupportedMethod if one of `modules` is in ALTERED; for methods that use weights in place of modules."""
+    """Raise UnsupportedMethod if one of `modules` is in ALTERED; for methods that read weights or look inside them."""
     for module in modules:
         if module in ALTERED:
             raise UnsupportedMethod(
-                f"{ALTERED[module]} computes something else than its weights say (a hook, a replaced forward or "
-                "another class), which this method, or `layers`, would read: undo the change, or take attnlrp without "
-                "`layers`"
+                f"{ALTERED[module]} may compute something else than its class and weights say (a hook, a replaced "
+                "forward or another class), which this method would read: undo the change, or take relevance of tokens "
+                "by attnlrp"
             )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from closelook.lrp_core.device.precision import wide
 from closelook.lrp_core.operations.forward import explained_numbers, in_order, logits_at, pieces_of
-from closelook.lrp_core.parts.layers import weights_of
+from closelook.lrp_core.parts.layers import check_unaltered, weights_of
 from closelook.lrp_core.parts.model import ModelParts
 from closelook.lrp_core.records.types import Batch, UserError
 
@@ -101,6 +101,7 @@ class ModelView(ModelParts):
 
     def unembedding_rows(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
         """Rows [..., D] of the unembedding, and their biases [...] (or None), for token ids [...]."""
+        check_unaltered([self.model])
         with weights_of(self.unembedding) as module:
             ids = ids.to(module.weight.device)
             return module.weight.detach()[ids], None if module.bias is None else module.bias.detach()[ids]
