@@ -48,9 +48,6 @@ def weights_of(module: nn.Module) -> Iterator[Any]:
             yield module
 
 
-CONVOLUTION = "convolution"
-
-
 @dataclass(frozen=True)
 class LinearLayer:
     """A linear module, with the group of layers to which its rule belongs."""

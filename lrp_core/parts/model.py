@@ -172,12 +172,6 @@ class ModelParts:
         return ACT2FN[self.head_activation_name] if self.family.head_dense else None
 
     @property
-    def caps_scores(self) -> bool:
-        """True if a soft cap is applied to attention scores before the softmax."""
-        field = self.family.score_cap_field
-        return field is not None and getattr(self.config, field) is not None
-
-    @property
     def head_activation_name(self) -> str:
         return self.family.head_activation or self.activation_name
 

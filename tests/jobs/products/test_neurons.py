@@ -20,7 +20,7 @@ from closelook.jobs.runner import worker
 from closelook.jobs.stages.report import report
 from closelook.jobs.store import Ledger
 from closelook.lrp_core import Batch, UserError, load_model
-from closelook.lrp_core.neurons.contexts import Context, explain_context
+from closelook.lrp_core.neurons.contexts import Context, explain_contexts
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.leaves import first_leaf, island
 from tests.shown import numbers_of
@@ -110,11 +110,11 @@ def test_the_page_shows_what_neurons_answer_to_in_a_corpus_and_which_tokens_make
         for context, row in zip(shown["contexts"], rows, strict=True):
             assert context["activation"] == pytest.approx(row["activation"], rel=1e-3)
             assert context["where"] == row["place"]
-            whole = Context(row["activation"], 0, row["position"], tuple(row["input_ids"]))
+            whole = Context(row["input_ids"], row["position"], *neuron)
             assert ("values" in context) == (neuron in first)
             if neuron not in first:
                 continue
-            assert context["values"] == pytest.approx(explain_context(view, whole, *neuron), rel=1e-3, abs=1e-6)
+            assert context["values"] == pytest.approx(explain_contexts(view, [whole])[0], rel=1e-3, abs=1e-6)
     assert any(value for shown in entries for context in shown["contexts"] for value in context.get("values", ()))
     assert entries[0]["corpus"] == "corpus"
     beside = maps_of(config, store)

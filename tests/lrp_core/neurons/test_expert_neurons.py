@@ -8,9 +8,10 @@ import torch
 from closelook.lrp_core import Batch, UserError, attribute
 from closelook.lrp_core.interventions.neurons import neurons_scaled, neurons_set
 from closelook.lrp_core.neurons.activity import BOUNDARIES, Activity
-from closelook.lrp_core.neurons.contexts import best_contexts, explain_context
+from closelook.lrp_core.neurons.contexts import explain_contexts
 from closelook.lrp_core.neurons.logit_lens import nearest_tokens, top_neurons, writing
 from closelook.lrp_core.verification.stock import without_biases
+from tests.contexts import best_contexts
 from tests.lrp_core.neurons.test_contexts import texts_of
 from tests.tiny import ragged_rows, tiny_model
 
@@ -200,10 +201,9 @@ def test_what_neurons_do_in_a_corpus_is_what_each_token_does(routed):
             assert kept == pytest.approx([value for value, _ in best])
             named = of_layer.contexts[number, : len(kept)].tolist()
             assert [max(reached[at]) for at in named] == pytest.approx(kept)
-            contexts = best_contexts(routed, texts, LAYER, number, 3, rows=2)
-            assert [context.value for context in contexts] == pytest.approx(kept)
-            assert len(set(named)) == len({context.number for context in contexts}) == len(kept)
-            assert all(every[context.number][context.position] == pytest.approx(context.value) for context in contexts)
+            assert len(set(named)) == len(kept)
+            positions = of_layer.positions[number].tolist()
+            assert [every[at][position] for at, position in zip(named, positions, strict=False)] == pytest.approx(kept)
 
 
 @pytest.mark.thinned(2)
@@ -211,10 +211,10 @@ def test_what_explains_an_experts_activation_sums_to_it_under_lrp(routed):
     for title in titles_of(routed):
         chosen = routed.neuron_names.neuron(f"{LAYER}.{title}.3")
         with without_biases(routed.model):
-            for context in best_contexts(routed, texts_of(routed, 9), *chosen, 2):
-                relevance = explain_context(routed, context, *chosen, "lrp")
-                assert sum(relevance) == pytest.approx(context.value, rel=1e-5)
-                assert not any(explain_context(routed, context, *chosen)[context.position + 1 :])
+            for value, context in best_contexts(routed, texts_of(routed, 9), *chosen, 2):
+                [relevance] = explain_contexts(routed, [context], "lrp")
+                assert sum(relevance) == pytest.approx(value, rel=1e-5)
+                assert not any(explain_contexts(routed, [context])[0][context.position + 1 :])
 
 
 def test_a_neuron_of_an_expert_writes_its_column_and_answers_to_its_gate(routed):
