@@ -22,7 +22,6 @@ def _half(stack: str) -> Family:
         blocks=f"{stack}.layers",
         token_embedding=f"{stack}.embed_tokens",
         position_embedding=f"{stack}.embed_positions",
-        position_shift=2,
         embedding_norm=f"{stack}.layernorm_embedding",
         norm="layer",
         norm_order="post",

@@ -9,7 +9,6 @@ from typing import Any
 from closelook.lrp_core.families.layout import (
     ONE_LABEL,
     AttentionLayout,
-    Correction,
     CrossAttention,
     EmbeddingLayout,
     FeedForwardLayout,
@@ -66,7 +65,6 @@ class Family(EmbeddingLayout, NormLayout, AttentionLayout, FeedForwardLayout, He
     decoder: Decoder | None = None  # of encoder-decoders; the other fields then describe the encoder
     lacks: tuple[Capability, ...] = ()  # capabilities that most models have and these do not
     requires: tuple[Requirement | SameAs, ...] = ()  # conditions on the config
-    corrections: tuple[Correction, ...] = ()  # errors of earlier versions of this description
     variants: tuple[FamilyVariant, ...] = ()  # other layouts, which the config chooses
     #: The module that registers the models' classes with transformers; None if transformers has them.
     classes: str | None = None
@@ -101,7 +99,6 @@ class Family(EmbeddingLayout, NormLayout, AttentionLayout, FeedForwardLayout, He
             unembedding=head.output,
             logit_cap_field=None,
             requires=(*self.requires, *head.requires, ONE_LABEL),
-            corrections=(),
         )
 
     def require(self, config: Any, *further: Requirement) -> None:
@@ -110,10 +107,6 @@ class Family(EmbeddingLayout, NormLayout, AttentionLayout, FeedForwardLayout, He
             unmet = requirement.unmet_by(config)
             if unmet is not None:
                 raise UnsupportedModel(f"{self.title} {unmet}")
-
-    def marks_of(self, config: Any) -> str:
-        """The marks that corrections add to the identity of a model with this config, as one string."""
-        return "".join(correction.mark_of(config) for correction in self.corrections)
 
     @cached_property
     def capabilities(self) -> frozenset[Capability]:

@@ -191,7 +191,7 @@ def test_projections_equal_the_gradient_at_what_each_puts_out_by_brute_force(kin
 @pytest.mark.parametrize("kind", EVERY)
 def test_queries_keys_and_values_have_what_outputs_have_but_for_what_attention_keeps(kind, name):
     view = tiny_model(kind)
-    if view.blocks[0].head_norms or view.family.score_cap_field or view.blocks[0].added_norms:
+    if view.blocks[0].head_norms or getattr(view.config, "attn_logit_softcapping", None) or view.blocks[0].added_norms:
         pytest.skip("what stands between takes a share of its own")
     with without_biases(view.model):
         relevance = attribute(name, view, Batch.collate(ragged_rows(view), 0), projections=True, boundaries=True)
