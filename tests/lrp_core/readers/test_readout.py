@@ -46,8 +46,9 @@ def shapes(request):
     def watch(view):
         seen = []
 
-        def note(_, __, options):
-            seen.append(tuple(options["input_ids"].shape))
+        def note(_, args, options):
+            ids = args[0] if args else options["input_ids"]
+            seen.append(tuple(ids.shape))
 
         handle = view.model.base_model.register_forward_pre_hook(note, with_kwargs=True)
         request.addfinalizer(handle.remove)

@@ -211,7 +211,7 @@ def test_the_unembedding_has_the_rule_of_linear_layers(family, explanation):
     tap = partial(tap_input, read=lambda *both: read.append(both))
     with view.unembedding.register_forward_pre_hook(tap):
         explain_many(view, batch, [Request("attnlrp", explanation)], composite=composite)
-    gradient, states = (of_rows[:, 0] for of_rows in read[0])
+    gradient, states = (of_texts[torch.arange(2), batch.position] for of_texts in read[0])
     every_logit = view.all_logits(batch)[:, 0]
     for i in range(2):
         target = torch.nn.functional.one_hot(batch.target_ids[i], view.vocab).double()
@@ -282,7 +282,7 @@ def test_the_bias_of_logits_is_a_contribution_or_a_constant(rule, logits_bias):
     tap = partial(tap_input, read=lambda *both: read.append(both))
     with view.unembedding.register_forward_pre_hook(tap):
         explain_many(view, batch, [Request("attnlrp", "target")], composite=composite)
-    gradient, states = (of_rows[:, 0] for of_rows in read[0])
+    gradient, states = (of_texts[torch.arange(len(batch)), batch.position] for of_texts in read[0])
     rows, bias = view.unembedding_rows(batch.target_ids[:, None])
     assert bias.abs().min() > 1e-3
     for i in range(len(batch)):

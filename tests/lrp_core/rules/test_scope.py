@@ -95,7 +95,7 @@ def test_eager_and_sdpa_agree(family):
 def test_unknown_attention_implementation_is_a_one_line_error(view, batch):
     view.config._attn_implementation = "paged|eager"
     with pytest.raises(UserError, match=r"attention implementation 'paged\|eager' is not supported"):
-        attribute("attention_rollout", view, batch)
+        attribute("attnlrp", view, batch, heads=True)
 
 
 def test_plain_gradient_equals_the_stock_model(family):
