@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from closelook.lrp_core.device.precision import unrounded, wide, wide_dtype
+from closelook.lrp_core.device.transfer import to_device
 from closelook.lrp_core.operations.embeddings import ScaledEmbeddings
 from closelook.lrp_core.operations.explain import PIXELS, Forward, run
 from closelook.lrp_core.operations.watching import read_from
@@ -56,7 +57,7 @@ def pieces_of(view: ModelView, batch: Batch, size: int | None = None) -> Iterato
     lengths = (mask != 0).sum(-1).cpu()
     for length in lengths.unique().flip(0).tolist():
         if length:
-            rows = (lengths == length).nonzero().flatten().to(mask.device)
+            rows = to_device((lengths == length).nonzero().flatten(), mask.device)
             yield _piece(batch, size, rows, order[rows, :length])
 
 

@@ -87,10 +87,11 @@ class Roots:
         """The name of the stream whose ids the `indices` are; None if they are no stream's."""
         if indices.is_floating_point() or indices.dtype == torch.bool:
             return None
-        names = [name for name, ids in self.ids.items() if ids.numel() == indices.numel()]
-        names = [name for name in names if torch.equal(self.ids[name].flatten(), indices.flatten())]
-        same = [name for name in names if self.ids[name].data_ptr() == indices.data_ptr()]
-        return next(iter([*same, *names]), None)
+        alike = {name: ids for name, ids in self.ids.items() if ids.numel() == indices.numel()}
+        for name, ids in alike.items():
+            if _is_same(ids, indices):
+                return name
+        return next((name for name, ids in alike.items() if torch.equal(ids.flatten(), indices.flatten())), None)
 
     def place(self, indices: Tensor) -> tuple[str, bool, int] | None:
         """The stream whose ids some indices are, whether they are transposed, and the column of the first; or None."""
@@ -113,7 +114,7 @@ class Roots:
 
     def may_be_positions(self, indices: Tensor, stream: str) -> bool:
         """True for indices that equal ids of the batch, but may be positions: from 0, 1 or 2 on, each one higher."""
-        if self.ids[stream].data_ptr() == indices.data_ptr():
+        if _is_same(self.ids[stream], indices):
             return False
         return bool(indices.min() <= 2 and (indices.diff(dim=-1) <= 1).all())
 
@@ -182,3 +183,9 @@ class Roots:
         """Take embeddings of patches [B, T, D] as the words' root, unless they have one."""
         if mark_of(tokens).embedding == PATCHES and not self.found:
             self.found.append(Root(PATCHES, tokens, words=True))
+
+
+def _is_same(ids: Tensor, indices: Tensor) -> bool:
+    """True if `indices` share the memory of `ids`, which a device need not be waited for to know."""
+    contiguous = ids.is_contiguous() and indices.is_contiguous()
+    return contiguous and ids.dtype == indices.dtype and ids.data_ptr() == indices.data_ptr()
