@@ -113,18 +113,17 @@ def _whole(batch: Batch, name: str, parts: Sequence[tuple[Piece, Tensor]]) -> Te
 # the model's inputs
 
 
-def inputs_of(view: ModelView, texts: Batch, first: int = 0) -> dict[str, Any]:
-    """The arguments of the model's forward for some texts, whose tokens stand at the positions from `first` on."""
+def inputs_of(view: ModelView, texts: Batch) -> dict[str, Any]:
+    """The arguments of the model's forward for some texts."""
     if texts.pixel_values is not None:
         return {PIXELS: texts.pixel_values.to(view.dtype)}
-    ids, pad = texts.input_ids, _pad_id(view, texts)
+    pad = _pad_id(view, texts)
     inputs = {
-        "input_ids": ids if pad is None else ids.masked_fill(texts.attention_mask == 0, pad),
+        "input_ids": texts.input_ids if pad is None else texts.input_ids.masked_fill(texts.attention_mask == 0, pad),
         "attention_mask": texts.attention_mask,
         "token_type_ids": texts.token_type_ids,
         "decoder_input_ids": texts.decoder_input_ids,
         "decoder_attention_mask": texts.decoder_attention_mask,
-        "position_ids": None if not first else first + torch.arange(ids.shape[1], device=ids.device)[None],
         "use_cache": False,
         "return_dict": True,
     }
@@ -300,30 +299,27 @@ def _ready(view: ModelView, texts: Batch, inputs: Mapping[str, Any]) -> Iterator
         yield
 
 
-def logits_at(view: ModelView, batch: Batch, texts: Batch | None = None, first: int = 0) -> tuple[ReadRows, Tensor]:
+def logits_at(view: ModelView, batch: Batch, texts: Batch | None = None) -> tuple[ReadRows, Tensor]:
     """Logits [R, N, V] at the readout positions of R rows, without rules, and their reader; a single forward pass.
 
-    `texts` are the texts that run (default: the batch), padded on the right, whose rows repeat in the batch; their
-    tokens stand at the positions from `first` on.
+    `texts` are the texts that run (default: the batch), padded on the right, whose rows repeat in the batch.
     """
     texts = batch if texts is None else texts
-    inputs, head = inputs_of(view, texts, first), ReadRows(view, batch)
+    inputs, head = inputs_of(view, texts), ReadRows(view, batch)
     with _ready(view, texts, inputs), unrounded(view.dtype), head.chosen():
         output = view.model(**inputs)
     return head, head.read(output.logits)
 
 
-def explained_numbers(
-    view: ModelView, batch: Batch, explanations: Iterable[str], first: int = 0
-) -> tuple[Tensor, dict[str, Tensor]]:
+def explained_numbers(view: ModelView, batch: Batch, explanations: Iterable[str]) -> tuple[Tensor, dict[str, Tensor]]:
     """Logits [B, 2] of target and foil ([B, 1] without foils), and the explained number [B] of each of `explanations`.
 
-    For `first` see `logits_at`. Raises as `numbers_of`.
+    Raises as `numbers_of`.
     """
     names = tuple(dict.fromkeys(explanations))
     parts: list[tuple[Tensor, dict[str, Tensor]]] = []
     for piece in pieces_of(view, batch.to(view.device)):
-        head, logits = logits_at(view, piece.batch, first=first)
+        head, logits = logits_at(view, piece.batch)
         parts.append((piece.rows, numbers_of(view, head, logits, piece.batch, names)))
     numbers = {name: in_order(len(batch), [(rows, part[name]) for rows, part in parts]) for name in ("logits", *names)}
     return numbers.pop("logits"), numbers

@@ -109,8 +109,8 @@ def test_a_view_that_asks_otherwise_than_users_fails_against_the_stock_model(mon
     view = tiny_model("gpt2", num_hidden_layers=1)
     right = forward.inputs_of
 
-    def shifted(view, texts, first=0):
-        return right(view, texts, first=2)
+    def shifted(view, texts):
+        return {**right(view, texts), "position_ids": 2 + torch.arange(texts.input_ids.shape[1])[None]}
 
     monkeypatch.setattr(forward, "inputs_of", shifted)
     assert failed(verify_view(view, ALONE))[STOCK].measured > 1e-3
