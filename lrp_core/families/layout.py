@@ -123,8 +123,8 @@ class AttentionLayout:
     key_norm: str | None = None
     attention_norm: str = "input_layernorm"  # an nn.Identity counts as no norm
     #: How the projections are stored: in separate modules, in one as [q | k | v] (joined) or as [q | k | v] for each
-    #: head (per_head), or in torch's nn.MultiheadAttention (packed), which is replaced by separate modules.
-    qkv: Literal["separate", "joined", "per_head", "packed"] = "separate"
+    #: head (per_head).
+    qkv: Literal["separate", "joined", "per_head"] = "separate"
     grouped: bool = False  # has `config.num_key_value_heads` key-value heads, fewer than heads
     eager_only: bool = False  # transformers has only an eager attention kernel for these models
     own_kernel: str | None = None  # the method that holds the kernel, in modules that bypass transformers' interface

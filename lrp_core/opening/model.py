@@ -16,7 +16,7 @@ from closelook.lrp_core.families.images import ImageFamily
 from closelook.lrp_core.opening.adapters import beside_base
 from closelook.lrp_core.opening.altered import note_altered
 from closelook.lrp_core.opening.checkpoint import check_model
-from closelook.lrp_core.opening.rebuilt import separated, unrolled
+from closelook.lrp_core.opening.rebuilt import unrolled
 from closelook.lrp_core.records.types import Batch, UnsupportedModel, UserError
 from closelook.lrp_core.views.encoder_decoder import EncoderDecoderView
 from closelook.lrp_core.views.images import ImageView
@@ -61,8 +61,7 @@ def view_of(model: nn.Module, family: str | None = None) -> ModelView:
         kind = ImageView
     if described.decoder is not None:
         kind = EncoderDecoderView
-    model = separated(unrolled(model.eval().requires_grad_(False), described), described)
-    view = kind(model, described)
+    view = kind(unrolled(model.eval().requires_grad_(False), described), described)
     _check_layout(view)
     bare = [norm.module for norm in view.norms() if norm.module.weight is None]
     if bare:
