@@ -99,7 +99,7 @@ def _whole(batch: Batch, name: str, parts: Sequence[tuple[Piece, Tensor]]) -> Te
     shape = (len(batch), *like.shape[1:-1], width) if over_tokens else (len(batch), *like.shape[1:])
     whole = like.new_zeros(shape)
     for piece, values in parts:
-        rows, columns = piece.rows.to(values.device), piece.columns.to(values.device)
+        rows, columns = (to_device(indices, values.device) for indices in (piece.rows, piece.columns))
         if name == "neuron_positions":
             positions = columns.gather(1, values.clamp_min(0).flatten(1)).view_as(values)
             values = positions.masked_fill(values < 0, -1)

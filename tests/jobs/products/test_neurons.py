@@ -439,11 +439,11 @@ def test_a_context_whose_relevance_is_not_finite_has_none(monkeypatch):
     """As half precision has it under rules that explode."""
 
     def exploding(view, asked, method):
-        return [[float("nan") if context.value == 1 else 2.0] * len(context.ids) for context, *_ in asked]
+        return [[float("nan") if context.neuron == 3 else 2.0] * len(context.ids) for context in asked]
 
     monkeypatch.setattr("closelook.lrp_core.neurons.contexts.explain_contexts", exploding)
     rows = [
-        {"layer": 0, "neuron": 3, "rank": rank, "activation": float(rank), "position": 1, "input_ids": [5, 9, 4]}
-        for rank in (1, 2)
+        {"layer": 0, "neuron": neuron, "rank": 1, "activation": 1.0, "position": 1, "input_ids": [5, 9, 4]}
+        for neuron in (3, 4)
     ]
     assert explained(None, rows, "attnlrp", 64) == [None, [2.0, 2.0, 2.0]]
