@@ -24,7 +24,7 @@ from closelook.lrp_core.verification.architectures import architectures
 from closelook.lrp_core.verification.architectures import tiny_model as tiny_architecture
 from tests.asked import CLOSE, close, explain
 from tests.oracles import methods as oracles
-from tests.tiny import ragged_rows, tiny_model
+from tests.tiny import ragged_rows
 
 pytestmark = pytest.mark.numeric
 EVERY = {**METHODS, **VECTORS}
@@ -225,26 +225,6 @@ def test_an_operation_without_a_rule_is_refused_by_name_and_gradients_are_not():
     ):
         METHODS["lrp"](view, batch)
     assert METHODS["gradient_l1"](view, batch).tokens.isfinite().all()
-
-
-@pytest.mark.parametrize("method", ["lrp", "attnlrp", "lrp_identity_softmax"])
-@pytest.mark.parametrize("family", ["bert", "llama"])
-def test_a_described_model_has_the_same_relevance_by_rules_on_operations(family, method):
-    described = tiny_model(family)
-    rows = ragged_rows(described)
-    expected = explain(method, described, rows, embedding="partial")
-    found = explain(method, view_of(described.model, "generic"), rows, embedding="partial")
-    torch.testing.assert_close(found, expected, **CLOSE)
-
-
-@pytest.mark.parametrize("family", ["bert", "llama"])
-def test_a_described_model_has_the_same_numbers_as_a_generic_one(family):
-    described = tiny_model(family)
-    generic = view_of(described.model, "generic")
-    rows = ragged_rows(described)
-    for name, options in (("gradient_l2", {}), ("integrated_gradients", {"steps": 2}), ("occlusion", {})):
-        expected = explain(name, described, rows, **options)
-        torch.testing.assert_close(explain(name, generic, rows, **options), expected, **CLOSE)
 
 
 def test_loading_takes_a_model_that_no_family_describes(tmp_path):
