@@ -52,7 +52,6 @@ def explain_file(
     of: ModelOptions,
     methods: Sequence[Method],
     columns: Mapping[str, str],
-    encoding: str,
     workers: int,
     explanation: str | None,
     truncate: bool,
@@ -66,7 +65,7 @@ def explain_file(
     for column in columns:
         if column not in COLUMNS:
             raise UserError(f"--column {column}=...: it must name one of {', '.join(COLUMNS)} before the =")
-    rows, unexplained = _texts(file, columns, encoding)
+    rows, unexplained = _texts(file, columns)
     model = _model_of(of, workers)
     resolved = resolve(ModelConfig.model_validate(model))
     if resolved.kind.images:
@@ -101,12 +100,12 @@ def explain_file(
     return not failures
 
 
-def _texts(file: str, columns: Mapping[str, str], encoding: str) -> tuple[list[_Text], list[Unexplained]]:
+def _texts(file: str, columns: Mapping[str, str]) -> tuple[list[_Text], list[Unexplained]]:
     """(rows with a text, rows without). A row without an id gets its number. Raises UserError if no row has a text."""
     rows: list[_Text] = []
     bad: list[Unexplained] = []
     for part in fetch(file, IN_FOLDERS):
-        for where, record in records(part, encoding):
+        for where, record in records(part):
             row, number = renamed(record, columns), str(len(rows) + len(bad) + 1)
             try:
                 known = _row(row)

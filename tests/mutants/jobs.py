@@ -475,7 +475,7 @@ MUTANTS = (
         "a_changed_file_keeps_its_old_copy",
         "Samples of an object store stay those that were first read there.",
         "evaluation/benchmark/sources/remote.py",
-        "facts = [url, {name: stamps[path] for name, path in listed.items()}]",
+        "facts = [url, {name: _stamp(infos[path]) for name, path in listed.items()}]",
         "facts = [url, sorted(listed)]",
         "tests/evaluation/benchmark/test_remote.py::test_copies_are_kept_until_the_file_changes",
     ),

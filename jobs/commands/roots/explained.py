@@ -22,7 +22,6 @@ from closelook.evaluation.explained.rows import (
     TEXT,
     ExplainedText,
     MethodRelevance,
-    Name,
     ReadText,
     Tables,
     TokenLocation,
@@ -158,9 +157,9 @@ class _Read:
     locations: list[TokenLocation]  # of every token, then of the decoder's
 
     @property
-    def names(self) -> list[Name]:
+    def names(self) -> list[str]:
         """The name of each row of the user's own file with this content; else the sample's id."""
-        return [Name(name or self.sample["sample_id"]) for name in ids_of(self.sample["meta"])]
+        return [name or self.sample["sample_id"] for name in ids_of(self.sample["meta"])]
 
 
 class _Texts:

@@ -14,7 +14,6 @@ from closelook.evaluation.benchmark import reading
 from closelook.evaluation.benchmark.labels import index_of
 from closelook.evaluation.benchmark.reading import Origin
 from closelook.evaluation.benchmark.samples import is_reject, meta_of
-from closelook.evaluation.benchmark.sources import files
 from closelook.evaluation.benchmark.sources.own import Wanted
 from closelook.lrp_core.records.types import UserError
 
@@ -48,17 +47,6 @@ def test_a_row_has_its_slot_where_the_mark_was_and_its_evidence_by_its_words(tmp
     assert (row["target"], row["foil"], row["source"], row["scope"]) == ("are", "is", "samples", None)
     assert evidence(row) == ["keys"]
     assert json.loads(row["meta"]) == {"columns": {"id": 7}}
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "csv"])
-def test_a_line_that_is_too_long_is_left_out(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(files, "LONGEST", 200)
-    texts = ["The keys ___ old.", "word " * 100 + "___ old.", "The key ___ old."]
-    rows = [{"text": text, "target": "are", "evidence": "old"} for text in texts]
-    content = lines(*(rows if kind == "jsonl" else [",".join(row) for row in (rows[0], *map(dict.values, rows))]))
-    first, long, last = read(tmp_path, content, f"mine.{kind}")
-    assert (first["text"], last["text"]) == ("The keys  old.", "The key  old.")
-    assert (long["reason"], long["where"][-1]) == ("a line of more than 0 MiB", "3" if kind == "csv" else "2")
 
 
 def test_a_cluster_is_what_alike_samples_share(tmp_path):

@@ -166,20 +166,6 @@ def test_words_and_their_foils_are_explained_with_the_marks_of_their_places(clos
     assert "old" in set(read(tmp_path, "bert")[0]["word"])
 
 
-@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
-def test_a_file_of_another_encoding_is_read_by_its_name(closelook, inline, tmp_path, suffix):
-    text = "The café looked dull."
-    content = {"csv": f"text\n{text}\n", "jsonl": f'{{"text": "{text}"}}\n'}[suffix]
-    file = tmp_path / f"mine.{suffix}"
-    file.write_bytes(content.encode("latin-1"))
-    command = ("explain-file", str(file), str(tmp_path / "out.parquet"), "--model", MODEL)
-    for encoding, message in ((), "explain-file reads others by --encoding"), (("latin-2000",), "there is no encoding"):
-        code, _, err = closelook(*command, *(part for name in encoding for part in ("--encoding", name)))
-        assert (code, message in err) == (2, True)
-    assert closelook(*command, "--encoding", "latin-1")[0] == 0
-    assert "café" in " ".join(read(tmp_path)[0]["word"])
-
-
 def test_a_csv_file_without_a_header_is_told_so(closelook, tmp_path):
     (tmp_path / "mine.csv").write_text("The wolf looked fine.,5\nThe telescope looked dull.,1\n")
     code, _, err = closelook("explain-file", str(tmp_path / "mine.csv"), str(tmp_path / "out.parquet"), "-m", MODEL)
