@@ -151,6 +151,7 @@ def _backward_s(view: ModelView, batch: Batch, composite: Composite | None) -> f
     """Seconds of a backward pass from the logit difference to tokens and pixels; without rules for None."""
     with torch.enable_grad():
         if composite is None:
+            assert batch.pixel_values is not None
             pixels = batch.pixel_values.to(view.dtype).requires_grad_()
             explained = CONTRASTIVE.of(view.logits(replace(batch, pixel_values=pixels))).sum()
             return seconds_of(partial(torch.autograd.grad, explained, pixels))

@@ -206,7 +206,7 @@ class Batch:
         ids, mask = pick(self.input_ids), pick(self.attention_mask)
         spans = None if self.span_positions is None else moved(self.span_positions)
         at = moved(self.position[:, None])[:, 0]
-        moved_too = {"token_type_ids": types, "span_positions": spans, "factors": factors}
+        moved_too: dict[str, Any] = {"token_type_ids": types, "span_positions": spans, "factors": factors}
         return replace(self, input_ids=ids, attention_mask=mask, position=at, **moved_too)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -76,7 +77,7 @@ def _check_stock(view: ModelView, methods: Methods, rows: Sequence[Row]) -> Find
     ours = Rounded.of(view, lambda: explained_logits(view, _batch(view, rows)), unit)
     gaps = []
     for at, row in enumerate(rows):
-        of_row = ours.map(lambda logits, at=at: logits[at])
+        of_row = ours.map(itemgetter(at))
         gaps.append(of_row.gap(f"a sample of {len(row['input_ids'])} tokens", stock_logits(view, row)))
     return Finding.of(STOCK, gaps)
 
@@ -120,7 +121,7 @@ def _check_padded(view: ModelView, methods: Methods, rows: Sequence[Row]) -> Fin
         for at, row in enumerate(rows):
             single = _batch(view, [row])
             alone = _real_tokens(_explained(view, method, single), single, 0)
-            of_row = padded.map(lambda relevance, at=at: _real_tokens(relevance, right, at))
+            of_row = padded.map(partial(_real_tokens, batch=right, row=at))
             gaps.append(of_row.gap(name, alone))
             gaps.append(of_row.gap(name, alone, ours=_real_tokens(padded_left, left, at)))
     return Finding.of(PADDED, gaps)
