@@ -189,5 +189,4 @@ def _is_same(ids: Tensor, indices: Tensor) -> bool:
     """True if `indices` share the memory of `ids`, which a device need not be waited for to know."""
     if not (ids.is_contiguous() and indices.is_contiguous()):
         return False
-    same_memory = ids.untyped_storage()._cdata == indices.untyped_storage()._cdata
-    return same_memory and ids.dtype == indices.dtype and ids.storage_offset() == indices.storage_offset()
+    return ids.dtype == indices.dtype and ids.data_ptr() == indices.data_ptr()

@@ -136,8 +136,8 @@ MUTANTS = (
         "biases_stay_zero",
         "Verification leaves a model without its biases.",
         "lrp_core/verification/stock.py",
-        "                bias.copy_(value)",
-        "                pass",
+        "            bias.detach().copy_(value)",
+        "            pass",
         "tests/lrp_core/verification/test_verification.py::test_the_model_is_left_as_it_was",
     ),
     Mutant(

@@ -92,6 +92,9 @@ class SecondDeviceTensor(torch.Tensor):
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"{self.numbers!r} on {self.device}"
 
+    def data_ptr(self) -> int:
+        return self.numbers.data_ptr()
+
     def tolist(self) -> Any:
         return self.cpu().tolist()
 
