@@ -1,12 +1,10 @@
 """The best contexts of a neuron are those of a pass over everything, and their explanation sums to the activation."""
 
-import numpy as np
 import pytest
 import torch
 
 from closelook.lrp_core import Batch, UnsupportedMethod, UserError
 from closelook.lrp_core.neurons.contexts import Context, explain_contexts
-from closelook.lrp_core.neurons.near_ties import ROUNDING, near_ties, runs
 from closelook.lrp_core.verification.stock import without_biases
 from tests.contexts import best_contexts
 from tests.ruled import embeddings
@@ -57,28 +55,3 @@ def test_what_does_not_exist_is_named(view):
         explain_contexts(view, [Context([5, 6], 0, layer=5, neuron=0)])
     with pytest.raises(UnsupportedMethod, match="'random' is no gradient method"):
         explain_contexts(view, [Context([5, 6], 0, layer=0, neuron=0)], "random")
-
-
-def test_near_ties_are_runs_that_begin_among_those_that_are_kept():
-    step = ROUNDING / 2
-    values = np.array(
-        [
-            [3.0, 3.0 - step, 2.0, 1.0, 1.0 - step, 1.0 - 2 * step, 0.5],
-            [3.0, 2.0, 1.0, 0.9, 0.9, 0.0, 0.0],
-            [2.0, 2.0, 0.0, 0.0, -np.inf, -np.inf, -np.inf],
-            [-1.0, -1.0 - step, -2.0, -2.1, -2.1, -np.inf, -np.inf],
-        ]
-    )
-    assert near_ties(values, 4).astype(int).tolist() == [
-        [1, 1, 0, 1, 1, 1, 0],
-        [0, 0, 0, 1, 1, 0, 0],
-        [1, 1, 0, 0, 0, 0, 0],
-        [1, 1, 0, 1, 1, 0, 0],
-    ]
-    assert near_ties(values, 3).sum(1).tolist() == [2, 0, 2, 2]
-
-
-def test_runs_begin_where_a_value_differs_by_more_than_rounding():
-    step = ROUNDING / 2
-    values = np.array([[2.0, 1.0, 1.0 - step, 1.0 - 2 * step, 0.5], [1.0, 0.0, 0.0, -np.inf, -np.inf]])
-    assert runs(values).tolist() == [[0, 1, 1, 1, 4], [0, 1, 2, 3, 4]]
