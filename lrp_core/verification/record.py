@@ -82,9 +82,3 @@ class Verification:
     def to_dict(self) -> dict[str, Any]:
         """The record as a dictionary that JSON can store."""
         return asdict(self)
-
-    @classmethod
-    def from_dict(cls, written: Mapping[str, Any]) -> Verification:
-        """The record from the dictionary of :meth:`to_dict`. Raises TypeError or KeyError for any other dictionary."""
-        findings = tuple(Finding(**finding) for finding in written["findings"])
-        return cls(**{**written, "findings": findings})
