@@ -21,6 +21,7 @@ from closelook.jobs.commands.options import (
 
 Texts = Annotated[str, typer.Argument(metavar="IN", help="JSON Lines, a JSON list, CSV or Parquet; also a URL.")]
 Tables = Annotated[Path, typer.Argument(metavar="OUT.parquet", help="Rows by word; OUT.tokens.parquet has the tokens.")]
+Encoding = Annotated[str, typer.Option("--encoding", help="The encoding of IN, such as latin-1 or cp1252.")]
 Workers = Annotated[int, typer.Option("--workers", help="Processes, each with the model.", min=1)]
 
 
@@ -31,6 +32,7 @@ def explain_file(
     to: Tables,
     method: Methods = "attnlrp",
     column: Columns = None,
+    encoding: Encoding = "utf-8",
     workers: Workers = 1,
     explanation: Explanation = None,
     truncate: Truncate = False,
@@ -48,7 +50,7 @@ def explain_file(
     from closelook.jobs.commands.file_run import explain_file as write
 
     with naming_options():
-        complete = write(file, to, of, methods, columns, workers, explanation, truncate)
+        complete = write(file, to, of, methods, columns, encoding, workers, explanation, truncate)
     if not complete:
         raise typer.Exit(1)
 

@@ -15,18 +15,20 @@ from glob import glob
 from io import BufferedReader, TextIOWrapper
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import IO, Any, AnyStr, BinaryIO, cast
 
 from closelook.evaluation.benchmark.samples import Malformed
 from closelook.evaluation.benchmark.sources.remote import download, scheme_of
 from closelook.lrp_core.records.types import UserError
 
 Record = tuple[str, Any]  # (file:line or similar, the record, or the Malformed that says why there is none)
-_ANOTHER = "save it as UTF-8"
+_ANOTHER = "save it as UTF-8; explain-file reads others by --encoding, such as latin-1"
 #: The ends of names of compressed files, and pyarrow's codecs for them.
 COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 
-csv.field_size_limit(64 << 20)  # characters of a cell; by default, one beyond 131,072 ends at a line's end
+LONGEST = 64 << 20  # bytes of a line, or characters of CSV: a file without line ends must not fill the memory
+
+csv.field_size_limit(LONGEST)  # of a cell; by default, one beyond 131,072 characters ends at a line's end
 
 
 def fetch(path: str, suffixes: tuple[str, ...], nested: bool = False) -> list[Path]:
@@ -81,10 +83,18 @@ def readable(file: Path) -> Iterator[BinaryIO]:
         raise UserError(f"{file} cannot be read: {' '.join(str(error).split())}") from None
 
 
+def _bounded(stream: IO[AnyStr], file: Path) -> Iterator[AnyStr]:
+    """The lines of a stream. Raises UserError for one of LONGEST or more."""
+    while line := stream.readline(LONGEST):
+        if len(line) == LONGEST:
+            raise UserError(f"{file} has a line of {LONGEST >> 20} MiB or more: it is not a file of rows")
+        yield line
+
+
 def lines(file: Path) -> Iterator[tuple[str, str | Malformed]]:
     """(file:line, text) of every line that is not blank; Malformed for one that is not UTF-8."""
     with readable(file) as stream:
-        for number, raw in enumerate(stream, start=1):
+        for number, raw in enumerate(_bounded(stream, file), start=1):
             where = f"{file.name}:{number}"
             content = raw.removeprefix(BOM_UTF8) if number == 1 else raw  # some editors begin files so
             try:
@@ -130,7 +140,7 @@ def csv_rows(file: Path, separator: str = ",") -> Iterator[Record]:
     """(file:line, its fields) of every row of CSV that is not blank; a row that spans lines stands at its first."""
     with readable(file) as content:
         text = TextIOWrapper(content, "utf-8-sig", "surrogateescape", "")  # without the mark of some editors
-        reader = csv.reader(text, delimiter=separator, strict=True)
+        reader = csv.reader(_bounded(text, file), delimiter=separator, strict=True)
         while True:
             where = f"{file.name}:{reader.line_num + 1}"
             try:

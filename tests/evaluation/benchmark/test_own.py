@@ -14,6 +14,7 @@ from closelook.evaluation.benchmark import reading
 from closelook.evaluation.benchmark.labels import index_of
 from closelook.evaluation.benchmark.reading import Origin
 from closelook.evaluation.benchmark.samples import is_reject, meta_of
+from closelook.evaluation.benchmark.sources import files
 from closelook.evaluation.benchmark.sources.own import Wanted
 from closelook.lrp_core.records.types import UserError
 
@@ -420,3 +421,11 @@ def test_words_without_evidence_are_samples_where_the_task_says_so(tmp_path):
 )
 def test_a_label_is_known_by_its_name_in_any_case_or_by_its_number(name, labels, expected):
     assert index_of(name, labels) == expected
+
+
+@pytest.mark.parametrize("name", ["mine.jsonl", "mine.csv"])
+def test_a_file_without_line_ends_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(files, "LONGEST", 200)
+    (tmp_path / name).write_text("text\n" + "x" * 300)
+    with pytest.raises(UserError, match="has a line of 0 MiB or more"):
+        list(files.records(tmp_path / name))
