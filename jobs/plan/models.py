@@ -183,10 +183,10 @@ def _identity(
     return f"{weights}{adapted}{generic}{family.marks_of(config)}"
 
 
-def _check_opened(resolved: ResolvedModel, config: PretrainedConfig) -> None:
+def _check_opened(resolved: ResolvedModel, location: str, config: PretrainedConfig) -> None:
     """Raises ModelUnavailable if the files that were just opened are not those to which the model was pinned."""
     model = resolved.config
-    opened = _identity(model, resolved.location, resolved.revision, adapter_key(model), resolved.family, config)
+    opened = _identity(model, location, resolved.revision, adapter_key(model), resolved.family, config)
     if opened != resolved.identity:
         raise ModelUnavailable(
             f"model {model.name}: its weights changed during the run: opened are {opened}, planned were "
@@ -214,10 +214,11 @@ def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -
     limits = {int(key) if key.isdigit() else key: limit for key, limit in (model.max_memory or {}).items()}
     folder = tempfile.mkdtemp(prefix="closelook-offload-") if model.offload else None
     try:
-        if not Path(resolved.location).is_dir():
-            retried(lambda: fetch_weights(resolved.location, resolved.revision), HUB_PATIENCE_S)
+        location = location_of(model)  # where this machine keeps it
+        if not Path(location).is_dir():
+            retried(lambda: fetch_weights(location, resolved.revision), HUB_PATIENCE_S)
         view = load_model(
-            resolved.location,
+            location,
             dtype=dtype,
             device=device,
             revision=resolved.revision,
@@ -234,7 +235,7 @@ def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -
         raise ModelUnavailable(f"model {model.name} cannot be loaded: {one_line(error)}") from error
     if folder is not None:
         weakref.finalize(view.model, shutil.rmtree, folder, ignore_errors=True)
-    _check_opened(resolved, view.config)
+    _check_opened(resolved, location, view.config)
     return replace(view, read_tokenizer=read_tokenizer)
 
 
