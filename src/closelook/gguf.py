@@ -52,8 +52,10 @@ def _file_of(model: str, revision: str | None) -> Path | None:
         if len(files) > 1:
             raise UserError(f"{model} holds {len(files)} GGUF files: give one of them, such as {files[0]}")
         return files[0] if files else None
-    if path.suffix != _SUFFIX or path.is_file():
-        return path if path.suffix == _SUFFIX else None
+    if path.suffix != _SUFFIX:
+        return None
+    if path.is_file():
+        return path
     owner, _, name = str(path.parent).partition("/")
     if path.is_absolute() or model.startswith(".") or not name or path.parent.is_dir():
         neighbours = [neighbour.name for neighbour in path.parent.glob(f"*{_SUFFIX}")]
