@@ -5,5 +5,5 @@
 * `store` keeps the results: files, locks, the ledger of what is done; `cluster` is everything that deals with Ray.
 * `stages` compute, in the order of a run; `products` are what they compute, and `runner` is the code of a worker.
 * `commands` hold the commands; `notebook` and `results` are the Python library `closelook`.
-* `bench` measures table 8 of a run's models; `verification` lists verified models; `deploy` is for Kubernetes.
+* `bench` measures table 8 of a run's models; `deploy` is for Kubernetes.
 """

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from closelook.evaluation.benchmark.sources.own import as_text
-from closelook.explaining.opening import AUTO, Opened, open_model
+from closelook.explaining.opening import AUTO
 from closelook.jobs.commands.init import DEMO_TASKS, first_record, name_of, task_of_samples, usual_methods
 from closelook.jobs.commands.roots.runs import summaries
 from closelook.jobs.config import ModelConfig, RunConfig
@@ -27,12 +27,7 @@ from closelook.jobs.plan.models import ResolvedModel, resolve
 from closelook.jobs.results import Run, load
 from closelook.jobs.store import Store
 from closelook.jobs.tested import Tested
-from closelook.lrp_core.opening.altered import may_be_altered, trial_of
-from closelook.lrp_core.parts.layers import ALTERED
 from closelook.lrp_core.records.types import UserError
-from closelook.lrp_core.verification.rounding import differ
-from closelook.lrp_core.verification.stock import stock_logits
-from closelook.lrp_core.views.guard import undisturbed
 from closelook.progress import shown
 from closelook.versions import extra_of
 
@@ -111,7 +106,7 @@ def _groups(test: Tested, metric: str) -> str:
 
 
 def compare(
-    model: Any,
+    model: str | PathLike[str],
     data: Any = None,
     methods: str | Sequence[str | Mapping[str, Any]] | None = None,
     *,
@@ -119,7 +114,6 @@ def compare(
     columns: Mapping[str, str] | None = None,
     limit: int | None = None,
     faithfulness: bool = True,
-    tokenizer: Any = None,
     dtype: str = "float32",
     device: str = AUTO,
     resamples: int = 1000,
@@ -130,12 +124,11 @@ def compare(
 
         closelook.compare("demo/gpt2", "mine.jsonl", ["attnlrp", "lrp", "random"]).differences
 
-    `model` is as in `closelook.explain`: an id or folder, or a model of transformers in memory with its `tokenizer`,
-    which is saved into the root. `data` is a file or folder of samples as the README describes them, a pandas frame or
-    a list of such rows, or settings of tasks as in a config, such as `{"sva": {"source": "demo"}}`; None: a task of the
-    demo. `columns` gives the file's name for each known column, and at most `limit` samples are read. `methods` are
-    names, or names with options as in a config; None: the cheap and stable methods. `faithfulness` adds deletion and
-    insertion curves, and `resamples` is the number of the bootstrap's.
+    `model` is an id or folder: workers open it. `data` is a file or folder of samples as the README describes them, a
+    pandas frame or a list of such rows, or settings of tasks as in a config, such as `{"sva": {"source": "demo"}}`;
+    None: a task of the demo. `columns` gives the file's name for each known column, and at most `limit` samples are
+    read. `methods` are names, or names with options as in a config; None: the cheap and stable methods. `faithfulness`
+    adds deletion and insertion curves, and `resamples` is the number of the bootstrap's.
 
     This is a run as by the command line, computed by Ray workers on this machine. The folder `root` keeps its results,
     and the same call resumes it. Without `root`, results are in a temporary folder that is removed together with the
@@ -147,7 +140,7 @@ def compare(
     with _root(root) as folder:
         store = Store(folder)
         store.create()
-        settings = _model(model, tokenizer, store, dtype)
+        settings = {"name": name_of(str(model)), "id": str(model), "dtype": dtype}
         resolved = resolve(_model_config(settings))
         chosen = [methods] if isinstance(methods, str) else methods
         usual = [record.name for record in usual_methods(resolved.capabilities)]
@@ -198,58 +191,12 @@ def _check_ray() -> None:
         raise UserError(f"runs need Ray: pip install 'closelook[{extra_of('ray') or 'run'}]'") from None
 
 
-def _model(model: Any, tokenizer: Any, store: Store, dtype: str) -> dict[str, Any]:
-    """The config entry of the model. A model in memory is saved into the root, so that workers can open it.
-
-    Raises UserError for a tokenizer of a model that is not in memory, for a model of images in memory, and for a model
-    whose saved copy predicts something else.
-    """
-    if isinstance(model, str | PathLike):
-        if tokenizer is not None:
-            raise UserError("`tokenizer` is for a model in memory that is not opened yet: leave it out")
-        return {"name": name_of(str(model)), "id": str(model), "dtype": dtype}
-    opened = model if isinstance(model, Opened) else open_model(model, tokenizer=tokenizer)
-    if "://" in store.root:
-        raise UserError(
-            f"a model in memory is saved into the root: give `root` as a path, not {store.root}, or save the model and "
-            "give its folder"
-        )
-    if opened.kind.images:
-        raise UserError(f"{opened.id} reads images: save it with its image processor, and give the folder")
-    if opened.decoder_tokenizer is not None:
-        raise UserError(f"{opened.id} has a tokenizer of its decoder: save all in a folder, and give the folder")
-    to = Path(store.root) / "model"
-    held: Any = opened.view.model if opened.held is None else opened.held
-    held.save_pretrained(to)
-    opened.tokenizer.save_pretrained(to)
-    _check_saved(opened, to)
-    return {"name": name_of(opened.id), "id": str(to), "dtype": opened.dtype}
-
-
 def _model_config(settings: dict[str, Any]) -> ModelConfig:
     """The model of these settings. Raises UserError, in one line, for a value that it cannot have."""
     try:
         return ModelConfig.model_validate(settings)
     except ValidationError as error:
         raise UserError(f"`model`: {describe(error, settings, ModelConfig)}") from None
-
-
-def _check_saved(opened: Opened, folder: Path) -> None:
-    """Raise UserError if the copy of a model in memory in `folder` predicts something else on random tokens.
-
-    The copy is opened only if something about the model is unusual: beside a large model there may be no room for it.
-    """
-    with opened.in_use() as used, undisturbed(used.view):
-        if not any(may_be_altered(module) or module in ALTERED for module in used.view.model.modules()):
-            return
-        row, bound = trial_of(used.view)
-        expected = stock_logits(used.view, row)
-    saved = open_model(str(folder), opened.dtype, opened.device).view
-    if differ(stock_logits(saved, row), expected, bound):
-        raise UserError(
-            f"{opened.id} in memory predicts something else than its saved copy, which workers open: hooks and "
-            "parts of your own classes are not saved. Undo the change, or use closelook.explain"
-        )
 
 
 def _tasks(

@@ -218,10 +218,9 @@ class Run:
 
     def _files(self, artifact: Artifact, record: Mapping[str, Any], folder: int) -> list[str]:
         """The paths of the artifact's files in its folder number `folder`. Raises UserError if one is damaged."""
-        if damage := self.ledger.described_damage(artifact):
+        if damage := self.ledger.damage(artifact):
             raise UserError(damage)
-        prefix = f"{artifact.folders[folder]}/"
-        return [path for path in self.ledger.belongings(artifact, record) if path.startswith(prefix)]
+        return [path for path in record["files"] if path.startswith(f"{artifact.folders[folder]}/")]
 
     def _beside_texts(self, relevance: pa.Table, tokens: bool) -> pa.Table:
         """Rows of relevance with columns of their views (`_OF_VIEWS`) and samples (`_OF_SAMPLES`) added."""

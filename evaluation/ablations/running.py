@@ -49,10 +49,7 @@ def answers_of_masks(
 def removed(
     row: Mapping[str, Any], kept: np.ndarray, tokenizer: PreTrainedTokenizerBase, open_ended: bool
 ) -> list[Sequence[int]]:
-    """The token ids of a sample's prompt, written again for each of the masks `kept` [M, n] with the units it keeps.
-
-    `open_ended`: without special tokens at the end (see `prompts.encoded`).
-    """
+    """The token ids of a sample's prompt, written again for each of the masks `kept` [M, n] with the units it keeps."""
     whole = Prompt.of(row["prompt"], {"turns": None if row["turns"] is None else json.loads(row["turns"])})
     texts = [written(whole.without(row["unit_spans"], mask), tokenizer) for mask in kept]
     return [encoded(text, tokenizer, open_ended).ids for text in texts]

@@ -89,11 +89,7 @@ class Annotator:
             return [self._one(*each) for each in zip(kinds, rows, filled, docs, clusters, strict=True)]
 
     def _one(self, kind: str, row: Row, filled: Filled, doc: Doc, clusters: list[list[Mention]] | None) -> Row:
-        """`row` with its evidence of this `kind`, or a reject.
-
-        `doc` is the parse of the text with the target in its slot, `clusters` are its coreference clusters (None: the
-        parse finds antecedents). Whether evidence and target agree in number is noted in `meta`.
-        """
+        """`row` with its evidence of this `kind`, or a reject."""
         try:
             word = token_at(doc, *filled.word)
             if kind == "subject":

@@ -142,10 +142,7 @@ def read(survey: Survey, fields: Wanted | None = None) -> Iterator[Row]:
 
 
 def _rows(origin: Origin, fields: Wanted | None) -> Iterator[Row]:
-    """Every row of the source; a row that `fields` does not accept is a reject.
-
-    A row with the content of an earlier one is a reject too, or of users' files a row with the key REPEATED.
-    """
+    """Every row of the source; a row that `fields` does not accept is a reject."""
     source = SOURCES[origin.source]
     if isinstance(source, Generated):
         yield from source.generate(origin.task, origin.limit or GENERATED_ROWS, origin.seed)

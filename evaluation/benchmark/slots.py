@@ -105,11 +105,7 @@ def tail_behind(
 
 
 def _first_difference(tails: Sequence[Tail], single: bool) -> Prediction:
-    """The tokens that `tails`, of target and foil, share, and the first in which they differ.
-
-    For a target alone it is the first token that is not white space. Raises Malformed if one tail begins with the
-    other, and, with `single`, for a word of several tokens.
-    """
+    """The tokens that `tails`, of target and foil, share, and the first in which they differ."""
     if single:
         for tail in tails:
             if len(tail.ids) - tail.blanks > 1:
@@ -146,10 +142,7 @@ def filling(row: Row, tokenizer: PreTrainedTokenizerBase, answers: bool) -> Pred
 
 
 def _token(filled: Filled, encoding: Encoding, is_answer: bool, tokenizer: PreTrainedTokenizerBase) -> int:
-    """The id of the token of the word in a `filled` text's slot; of an answer, its first word's.
-
-    Raises Malformed if the word is not one token of its own, or is unknown to the tokenizer.
-    """
+    """The id of the token of the word in a `filled` text's slot; of an answer, its first word's."""
     start, end = filled.word
     word = filled.text[start:end]
     if is_answer:  # its first word, without the punctuation behind it

@@ -64,13 +64,6 @@ class ExplainedText:
     by_method: Sequence[MethodRelevance]
 
 
-class Name(NamedTuple):
-    """The name of a text for its user: an id, and the number of its row in a file."""
-
-    id: str
-    row: int | None = None
-
-
 class Tables(NamedTuple):
     """Rows of the schemas WORDS and TOKENS."""
 
@@ -78,8 +71,8 @@ class Tables(NamedTuple):
     tokens: pa.Table
 
 
-def tables(texts: Iterable[tuple[Name, ExplainedText]], model: str, task: str | None = None) -> Tables:
-    """The words and tokens of texts as tables, text by text, method by method.
+def tables(texts: Iterable[tuple[str, ExplainedText]], model: str, task: str | None = None) -> Tables:
+    """The words and tokens of texts, each with its id, as tables, text by text, method by method.
 
     A word's relevance is the sum over its tokens if the method conserves the explained number, else their mean.
     """
@@ -100,11 +93,11 @@ def tables(texts: Iterable[tuple[Name, ExplainedText]], model: str, task: str | 
     return Tables(_table(WORDS, by_word), _table(TOKENS, by_token))
 
 
-def _facts(name: Name, text: ExplainedText, entry: MethodRelevance, model: str, task: str | None) -> dict[str, Any]:
+def _facts(name: str, text: ExplainedText, entry: MethodRelevance, model: str, task: str | None) -> dict[str, Any]:
     """The columns that have the same value in all rows of a text and method."""
     return {
-        "id": name.id,
-        "row": name.row,
+        "id": name,
+        "row": None,
         "model": model,
         "task": task,
         "method": entry.method,

@@ -139,11 +139,7 @@ def _strongest(method: str, case: Case, values: Any, most: int) -> Mapping[str, 
 
 
 def _sides(case: Case, values: Sequence[float]) -> list[Markup]:
-    """Each side of the case as coloured words: its text, the second text of a pair, and what a decoder has seen.
-
-    All have the same scale of colours. Words without relevance in `values`, which may be shorter than the words, are
-    not coloured.
-    """
+    """Each side of the case as coloured words: its text, the second text of a pair, and what a decoder has seen."""
     padded = [*values, *(math.nan for _ in range(len(case.words) - len(values)))]
     specials = [word.special for word in case.words]
     row = {"scale": scale(padded, specials), "low": least(padded, specials)}  # NaN does not count

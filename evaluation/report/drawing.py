@@ -274,7 +274,6 @@ class Curve(NamedTuple):
     y: Numbers  # [N]
     low: Numbers | None = None  # [N]
     high: Numbers | None = None
-    note: str = ""  # after the method's label
 
 
 def curve_panels(
@@ -292,6 +291,6 @@ def curve_panels(
     lines: dict[str, list[Line]] = {}
     for curve in curves:
         style = look[curve.method] | marks
-        line = Line(label(methods, curve.method) + curve.note, curve.x, curve.y, style, curve.low, curve.high)
+        line = Line(label(methods, curve.method), curve.x, curve.y, style, curve.low, curve.high)
         lines.setdefault(curve.panel, []).append(line)
     return [Panel(title, of_panel, axis or {}) for title, of_panel in lines.items()]

@@ -98,7 +98,7 @@ def sample_explorer(entries: Iterable[Entry], budget_bytes: float = LEAF_BYTES) 
     return Explorer.of("sample", noted(), choices, budget_bytes)
 
 
-def neuron_explorer(entries: Iterable[Entry], places: Sequence[str] = (), budget_bytes: float = LEAF_BYTES) -> Explorer:
+def neuron_explorer(entries: Iterable[Entry], places: Sequence[str]) -> Explorer:
     """The explorer of `entries`, facts of :func:`neuron_entry`.
 
     `places` are the tasks and methods that `ranked` counts by index.
@@ -111,7 +111,7 @@ def neuron_explorer(entries: Iterable[Entry], places: Sequence[str] = (), budget
             models.setdefault(model, set()).add(layer)
         return {"places": list(places), "models": {name: sorted(layers) for name, layers in models.items()}}
 
-    return Explorer.of("neuron", entries, choices, budget_bytes)
+    return Explorer.of("neuron", entries, choices)
 
 
 def neuron_entry(model: str, layer: int, neuron: int, ranked: Sequence[tuple[int, float, int]], **known: Any) -> Entry:

@@ -65,10 +65,7 @@ class Leaves:
 
     @classmethod
     def of(cls, name: str, records: Iterable[Any], budget_bytes: float = LEAF_BYTES) -> Leaves:
-        """Leaves of `records` that can be written as JSON, in their order; the records are iterated once.
-
-        For `budget_bytes` see :meth:`of_json`.
-        """
+        """Leaves of `records` that can be written as JSON, in their order; the records are iterated once."""
         return cls.of_json(name, map(escaped_json, records), budget_bytes)
 
     @classmethod

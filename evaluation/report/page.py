@@ -23,7 +23,6 @@ from markupsafe import Markup
 from closelook.evaluation.report.explorers import Explorer, sample_explorer
 from closelook.evaluation.report.frame import FRAME, Point, frame_csv, numbers
 from closelook.evaluation.report.heatmaps import tokens as heatmap
-from closelook.evaluation.report.heatmaps.overlay import css_ramp
 from closelook.evaluation.report.leaves import Entry, Leaves, script_hash
 from closelook.evaluation.report.overview.glossary import TERMS
 from closelook.evaluation.report.overview.leaderboard import glossary, leaderboard, left_out, table_of
@@ -202,7 +201,7 @@ def _render(name: str, leaves: Sequence[Leaves] = (), **values: Any) -> str:
     """A page as HTML: its template filled with `values`, and with the site's script and style in it."""
     script = Markup("\n".join((TEMPLATES / script).read_text(encoding="utf-8") for script in SCRIPTS))
     palette = {"--pos": heatmap.POSITIVE, "--neg": heatmap.NEGATIVE}
-    colours = "".join(f"{name}:rgb{colour};" for name, colour in palette.items()) + f"--of-pictures:{css_ramp()};"
+    colours = "".join(f"{name}:rgb{colour};" for name, colour in palette.items())
     style = Markup(":root{" + colours + "}\n" + (TEMPLATES / "style.css").read_text(encoding="utf-8"))
     values |= {"leaves": leaves, "framed": any(each.files for each in leaves)}
     return _environment().get_template(name).render(script=script, policy=script_hash(script), style=style, **values)

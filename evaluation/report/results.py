@@ -179,10 +179,7 @@ class Results:
         return None if model is None else close_look().get((table, side, cell_key.task, model, cell_key.method, metric))
 
     def groups(self) -> list[tuple[str, ...]]:
-        """The methods of each column of wide tables, in the order of their records, then of the config.
-
-        Methods share a column if their records name the same one; a cell holds the first that its model supports.
-        """
+        """The methods of each column of wide tables, in the order of their records, then of the config."""
         columns: dict[str, list[str]] = {}
         for name, method in sorted(self.methods.items(), key=lambda item: item[1].order):
             columns.setdefault(method.column, []).append(name)

@@ -110,7 +110,7 @@ class Contexts:
 
     layer: int
     neuron: int
-    rank: int  # from 1; near ties are ranked by activations of each context alone, equal ones by their order
+    rank: int  # from 1; equal activations are ranked by the order of the corpus
     activation: float  # the largest over the positions of ordinary tokens
     position: int  # index in `input_ids` of this activation
     input_ids: list[int]  # special tokens of the tokenizer's template included
@@ -169,22 +169,6 @@ class ContextsPart:
 
 
 CONTEXTS_PART = versioned("contexts_part", 2, ContextsPart)
-
-
-class ContextsTies:
-    """Activations in contexts that nearly tie, each computed in a batch of its context alone.
-
-    Rounding in larger batches could decide the rank of such contexts.
-    """
-
-    layer: int
-    neuron: int
-    context: Long  # number of the context among those of all units
-    activation: float
-    position: int
-
-
-CONTEXTS_TIES = versioned("contexts_ties", 1, ContextsTies)
 
 
 class ContextsTexts:

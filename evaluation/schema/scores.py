@@ -57,10 +57,7 @@ class LayerScoresSamples(Variant):
 
 
 def scores_samples_schema(metrics: Iterable[str]) -> pa.Schema:
-    """The schema of a sample's scores under a variant, with a column for each of `metrics`.
-
-    A column is null for a metric that does not apply to the task.
-    """
+    """The schema of a sample's scores under a variant, with a column for each of `metrics`."""
     return versioned("scores_samples", 2, ScoresSamples, metrics)
 
 

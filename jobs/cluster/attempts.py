@@ -18,19 +18,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from closelook.jobs.plan.checkpoints import ModelUnavailable
 from closelook.jobs.store import Store
 
 EXIT_CODE = 75  # EX_TEMPFAIL: Ray starts the worker again
-_BEGUN: set[Attempts] = set()  # the attempts that this process has begun and not ended
-_GIVEN_UP: dict[tuple[str, str, str], str] = {}  # by (root, run, folder of notes), why the model is not loaded again
-
-
-def excuse_all() -> None:
-    """Note that nothing is running in this process, so that no batch or row is blamed for its end."""
-    for attempts in list(_BEGUN):
-        with suppress(OSError, RuntimeError):  # the store may be gone too
-            attempts.rest()
+LOADING = "loading the model"
 
 
 class Attempts:
@@ -49,11 +40,10 @@ class Attempts:
         self.reason = ""  # why the last attempt ended, as the end of a sentence; empty if it did not note a reason
 
     def begin(self, running: str | None = None) -> None:
-        """Note that the unit begins, and what of it is `running` from now on, such as "loading".
+        """Note that the unit begins, and what of it is `running` from now on, such as LOADING.
 
         Counts a death if the notes say that something was running.
         """
-        _BEGUN.add(self)
         with suppress(FileNotFoundError):  # the first attempt finds no notes
             before = json.loads(self._store.read_bytes(self._path))
             self._again = True
@@ -125,7 +115,6 @@ class Attempts:
 
     def clear(self) -> None:
         """Remove the notes: the unit is committed."""
-        _BEGUN.discard(self)
         self._store.delete(self._path)
 
     def deaths(self, name: str) -> int:
@@ -162,40 +151,6 @@ class Untroubled(Attempts):
         pass
 
 
-@contextmanager
-def loading(store: Store, model: str, max_attempts: int, run: str) -> Iterator[None]:
-    """Load the model inside the block. Raises ModelUnavailable if loading ended `max_attempts` processes of this run.
-
-    A process that has raised this raises it again at once and writes no notes, which the driver may have removed.
-    """
-    folder = _loads(model)
-    if (store.root, run, folder) in _GIVEN_UP:
-        raise ModelUnavailable(_GIVEN_UP[store.root, run, folder])
-    attempts = Attempts(store, f"{folder.removeprefix('attempts/')}/{_actor()}", max_attempts, run)
-    attempts.begin("loading")
-    with attempts.survived():
-        if attempts.deaths("loading"):
-            notes = []
-            for path in store.files(folder, ".json"):
-                with suppress(FileNotFoundError):  # its worker has loaded the model meanwhile
-                    notes.append(json.loads(store.read_bytes(path)))
-            deaths = sum(_counted(note["deaths"].get("loading", ())) for note in notes if note["run"] == run)
-            if deaths >= max_attempts:
-                _GIVEN_UP[store.root, run, folder] = (
-                    f"model {model}: loading it ended {deaths} processes, as when a node has too little memory: "
-                    "lower its max_memory or workers, or give it larger nodes"
-                )
-                raise ModelUnavailable(_GIVEN_UP[store.root, run, folder])
-        yield
-    attempts.clear()
-
-
-def forget_loading(store: Store, model: str) -> None:
-    """Remove the notes about loading a model, once all its workers have ended."""
-    for path in store.files(_loads(model), ".json"):
-        store.delete(path)
-
-
 def end_with_device(error: BaseException, attempts: Attempts | None = None) -> None:
     """End this process if `error` says that its device is lost, so that Ray starts another. Else do nothing.
 
@@ -209,11 +164,6 @@ def end_with_device(error: BaseException, attempts: Attempts | None = None) -> N
             attempts.keep_reason(reason)
         print(f"the device is lost: {reason}", file=sys.stderr, flush=True)
         os._exit(1)
-
-
-def _loads(model: str) -> str:
-    """The folder of the notes about loading a model."""
-    return f"attempts/loading/{model}"
 
 
 def _counted(nodes: Sequence[str]) -> int:
@@ -232,12 +182,6 @@ def node_id() -> str:
     """Ray's id of this node; empty outside Ray."""
     ray = _ray()
     return ray.get_runtime_context().get_node_id() if ray else ""
-
-
-def _actor() -> str:
-    """Ray's id of this worker's actor, which stays the same when Ray restarts it; "alone" outside Ray."""
-    ray = _ray()
-    return (ray.get_runtime_context().get_actor_id() if ray else None) or "alone"
 
 
 def _ray() -> Any:

@@ -43,7 +43,7 @@ Reader = Callable[[], Iterator[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """The work of a pool of workers: the units of a model, or of a model in some precisions."""
+    """The work of a pool of workers: the units of a model."""
 
     name: str  # shown in progress and failures
     model: ModelConfig
@@ -54,7 +54,6 @@ class Work:
     #: Makes the reader, which yields the tables of units one by one, so that samples are not in memory before their
     #: turn. The reader may be pickled, and run in another process of this machine.
     reader: Callable[[], Reader] = lambda: _no_units
-    dtypes: tuple[str, ...] = ()  # precisions in which the model runs
     on_report: Callable[[Report], None] = lambda report: None  # called with the report of each unit
     on_end: Callable[[], Iterable[str]] = lambda: ()  # called once when the work has ended; returns failures
 

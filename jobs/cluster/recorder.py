@@ -1,17 +1,14 @@
-"""Records the progress of a stage from the reports of workers: on the screen, in a log, and as metrics of Ray.
+"""Records the progress of a stage from the reports of workers, on the screen and in a log.
 
-Recording a unit costs tens of microseconds and no request: metrics are passed on every few seconds, and the log is
-written as files of many lines, since object stores cannot append to a file.
+The log is written as files of many lines, since object stores cannot append to a file.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
 import uuid
-from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -23,20 +20,8 @@ from rich.progress import Progress as Bars
 from closelook.jobs.cluster.reports import Report
 from closelook.jobs.secrets import without_secrets
 from closelook.jobs.store import Store
-from closelook.jobs.store.spent import KINDS
 
-LOG_EVERY_S, METRICS_EVERY_S = 120.0, 5.0
-TAGS = ("model", "stage")
-#: The metrics of Ray, each with a text about it: each adds up a field of reports.
-METRICS = {
-    "units": "units that workers reported",
-    "rows": "rows of units: samples, or curves of pruning",
-    "tokens": "tokens of rows",
-    "rejects": "rows that no method could explain",
-    "splits": "batches halved for want of memory",
-    "errors": "units that failed",
-    **{f"{kind}_s": f"seconds that workers spent {about}" for kind, about in KINDS.items()},
-}
+LOG_EVERY_S = 120.0
 LINE_EVERY_S = 60.0  # seconds between lines of progress if there is no terminal
 LOADING = "loading, or computing its first unit"  # shown until the first unit is done
 
@@ -143,31 +128,24 @@ class Progress:
 
 
 class Recorder:
-    """Writes the log and the metrics of a stage. Thread-safe, since each model reports from its own thread."""
+    """Writes the log of a stage. Thread-safe, since each model reports from its own thread."""
 
     def __init__(self, store: Store, stage: str) -> None:
         self._store, self._stage = store, stage
         begun = time.strftime("%Y-%m-%dT%H%M%SZ", time.gmtime())
         self._folder, self._files = f"logs/{begun}-{stage}-{uuid.uuid4().hex[:4]}", 0
         self._lines: list[dict[str, Any]] = []
-        self._counts: dict[tuple[str, str], float] = defaultdict(float)
-        self._counters: dict[str, Any] = {}
         self._lock = threading.Lock()
-        self._logged = self._passed_on = time.monotonic()
+        self._logged = time.monotonic()
 
     def begin(self, pool: str, model: str, workers: int, units: int) -> None:
         """Log that the workers of a pool are being started."""
         self._line({"event": "begin", "pool": pool, "model": model, "workers": workers, "units": units})
 
     def unit(self, pool: str, model: str, report: Report) -> None:
-        """Log and count a worker's report of a unit."""
-        seconds = {f"{kind}_s": spent for kind, spent in report.seconds.items()}
-        names = ("unit", "rows", "tokens", "rejects", "explained", "splits", "worker", "error", "fatal")
-        done = {name: getattr(report, name) for name in names} | {"wall_s": sum(seconds.values()), **seconds}
-        counted = {**done, "units": 1, "errors": int(bool(report.error))}
-        with self._lock:
-            for field in METRICS:
-                self._counts[model, field] += counted[field]
+        """Log a worker's report of a unit."""
+        names = ("unit", "rows", "tokens", "rejects", "explained", "splits", "worker", "error", "fatal", "wall_s")
+        done = {name: getattr(report, name) for name in names}
         self._line({"event": "unit", "pool": pool, "model": model, **done})
 
     def end(self, pool: str, errors: Sequence[str]) -> None:
@@ -178,19 +156,15 @@ class Recorder:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Pass on and write what has not been yet."""
+        """Write the lines that are left."""
         with self._lock:
-            self._pass_on()
             self._log()
 
     def _line(self, line: dict[str, Any]) -> None:
-        """Add a line to the log; from time to time, pass metrics on and write the log."""
+        """Add a line to the log; from time to time, write the log."""
         with self._lock:
             now = time.monotonic()
             self._lines.append({"time": time.time(), "stage": self._stage, **line})
-            if now - self._passed_on >= METRICS_EVERY_S:
-                self._passed_on = now
-                self._pass_on()
             if now - self._logged >= LOG_EVERY_S:
                 self._logged = now
                 self._log()
@@ -204,29 +178,6 @@ class Recorder:
         with suppress(OSError, RuntimeError):  # the store is full, or another run owns it now
             self._store.write_bytes(f"{self._folder}/{self._files:05d}.jsonl", text.encode())
         self._files += 1
-
-    def _pass_on(self) -> None:
-        """Add the new counts to Ray's metrics, if this process is part of a cluster."""
-        ray = sys.modules.get("ray")
-        if ray is None or not ray.is_initialized():
-            return
-        counts, self._counts = self._counts, defaultdict(float)
-        self._counters = self._counters or {field: _counter(field, about) for field, about in METRICS.items()}
-        for (model, field), value in counts.items():
-            if value > 0:
-                self._counters[field].inc(value, {"model": model, "stage": self._stage})
-
-
-def metric_name(field: str) -> str:
-    """The name in Ray of the metric that adds up this field of reports."""
-    return f"closelook_{field.removesuffix('_s')}{'_seconds' if field.endswith('_s') else ''}"
-
-
-def _counter(field: str, about: str) -> Any:
-    """Ray's counter for a metric."""
-    from ray.util.metrics import Counter
-
-    return Counter(metric_name(field), about, TAGS)
 
 
 def _readable(line: dict[str, Any]) -> dict[str, Any]:

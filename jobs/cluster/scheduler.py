@@ -11,18 +11,14 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from closelook.jobs.cluster.attempts import forget_loading
 from closelook.jobs.cluster.executor import Stream, current_executor
 from closelook.jobs.cluster.pools import Work
 from closelook.jobs.cluster.recorder import Progress, Recorder
 from closelook.jobs.cluster.slots import Share, Slots, in_words, share_of
 from closelook.jobs.config import RunConfig
 from closelook.jobs.store import Store
-
-LOOK_S = 5.0  # seconds between looks for nodes that came or went
 
 
 def run_all(
@@ -43,7 +39,7 @@ def run_all(
         slots = executor.slots(config, on_gpu)
         fitting = []
         for work in todo:
-            share = share_of(work.model, on_gpu, config.ray.needs(work.dtypes))
+            share = share_of(work.model, on_gpu)
             if slots.room(share) >= _fewest(work):
                 fitting.append(work)
             else:
@@ -100,12 +96,7 @@ class _Run:
             while waiting or unended:
                 while len(self.pools) < most and self._start_next(waiting, events):
                     unended += 1
-                try:
-                    name, failures = events.get(timeout=LOOK_S)
-                except queue.Empty:
-                    with suppress(Exception):  # Ray may fail while nodes leave; the next round asks again
-                        self.slots.refresh()
-                    continue
+                name, failures = events.get()
                 if failures is None:
                     pool = self.pools.pop(name)
                     self.slots.give_back(pool.share, pool.taken)
@@ -121,7 +112,7 @@ class _Run:
         Its thread puts two events: (name, None) once its workers are gone, and (name, failures) once it has ended.
         """
         for work in waiting:
-            share = share_of(work.model, self.on_gpu, self.config.ray.needs(work.dtypes))
+            share = share_of(work.model, self.on_gpu)
             most = min(work.model.workers[1], work.units)
             taken = self.slots.take(share, work.model.workers[0], most)
             if taken is not None:
@@ -160,7 +151,6 @@ class _Run:
                     errors.append(report.error)
                 if report.fatal:
                     break
-            forget_loading(self.store, work.model.name)
         except Exception as error:  # any error of Ray ends this work, but not the others
             errors.append(_line(work, error))
         finally:

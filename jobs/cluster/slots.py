@@ -1,56 +1,29 @@
 """Worker slots: how many workers of a model fit on a cluster, and on which of its nodes, by labels.
 
-The driver itself counts slots and chooses the nodes of workers. Where nodes come and go, it looks again and again:
-workers that lost their node get a slot on another node before works that wait.
+The driver itself counts slots and chooses the nodes of workers.
 """
 
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from closelook.jobs.config import ModelConfig, RunConfig
 
-#: (label, value) pairs that a node must have, or a better value. If a label occurs twice, both values are needed.
+#: (label, value) pairs that a node must have, or a better value.
 Needs = Sequence[tuple[str, str]]
 Node = tuple[Mapping[str, str], float]  # the labels of a node, and its number of GPUs or CPUs
 
-FLOAT64, FAST, SLOW = "float64", "fast", "slow"  # label and values for the speed of double precision
-ACCELERATOR = "ray.io/accelerator-type"  # label that Ray sets on every node with GPUs
-# Speed of float64 by the makers' data sheets, under Ray's names of GPUs. FAST: about half of float32; SLOW: 1/32 of it
-# or less. GPUs that are not listed are unknown.
-_BY_ACCELERATOR = {
-    FAST: {"P100", "V100", "A100", "A100-40G", "A100-80G", "H100", "H200", "B200", "GB200"},
-    SLOW: {"P4", "T4", "A10G", "L4", "L40S", "H20", "B300", "GB300", "RTX-PRO-6000"},
-}
 #: Memory of GPUs as a label's value, such as 80gb; a worker that asks for a size may get any larger one.
 _SIZE = re.compile(r"(\d+)gb")
 _SIZES = (8, 12, 16, 24, 32, 40, 48, 64, 80, 94, 96, 141, 180, 192, 288)
 
 
-def known(labels: Mapping[str, str]) -> dict[str, str]:
-    """The labels of a node, with the speed of float64 added if they lack it and its type of GPU is listed."""
-    for speed, accelerators in _BY_ACCELERATOR.items():
-        if labels.get(ACCELERATOR) in accelerators:
-            return {FLOAT64: speed, **labels}
-    return dict(labels)
-
-
 def matches(labels: Mapping[str, str], needs: Needs) -> bool:
     """True if a node with these labels satisfies `needs`. A label that it lacks counts as satisfied."""
     return all(key not in labels or labels[key] in _sufficient(value, labels[key]) for key, value in needs)
-
-
-def allowed(needs: Needs) -> dict[str, list[str]]:
-    """By label, the values that satisfy all needs."""
-    values: dict[str, list[str]] = {}
-    for key, value in needs:
-        enough = _sufficient(value)
-        values[key] = [known_value for known_value in values.get(key, enough) if known_value in enough]
-    return values
 
 
 def in_words(needs: Needs) -> str:
@@ -94,37 +67,24 @@ class Share:
         Without them Ray would put workers on any node with room, not on those that the driver counted: two workers of
         one GPU could then take one GPU of each of two nodes, and a worker of two GPUs would fit nowhere.
         """
-        anywhere = {key: f"in({','.join(values)})" for key, values in allowed(self.labels).items()}
+        anywhere = {key: f"in({','.join(_sufficient(value))})" for key, value in self.labels}
         known = [{"ray.io/node-id": f"in({','.join(ids)})"} for ids in (self.nodes, self.others) if ids]
         return [*known, anywhere] if known or anywhere else []
 
 
-def share_of(model: ModelConfig, on_gpu: bool, needs: Needs = ()) -> Share:
-    """The resources of a worker of the model; `needs` are labels that its precisions need beside the model's."""
+def share_of(model: ModelConfig, on_gpu: bool) -> Share:
+    """The resources of a worker of the model."""
     # A GPU worker reserves no CPU: on a node with few CPUs, none would be left for the tasks that read its units.
-    return Share(model.gpus, 0, tuple(sorted({*model.labels.items(), *needs}))) if on_gpu else Share(0, 1)
+    return Share(model.gpus, 0, tuple(sorted(model.labels.items()))) if on_gpu else Share(0, 1)
 
 
 class Slots:
     """The free and taken worker slots of the cluster, by node. All GPUs of a worker are on one node."""
 
-    def __init__(
-        self,
-        nodes: Sequence[Node],
-        ids: Sequence[str] = (),
-        precisions: Iterable[Needs] = (),
-        look: Callable[[], Mapping[str, Node]] | None = None,
-    ) -> None:
-        """`ids` are Ray's ids of the nodes; empty if the cluster has yet to start them.
-
-        `precisions` are the labels that each precision of the run needs: nodes that suit many precisions are used last.
-        `look` returns the nodes that are alive, by id; None: nodes never change.
-        """
-        self._nodes, self._ids = [(known(labels), size) for labels, size in nodes], list(ids)
-        self._at_first = len(nodes)
-        self._precisions, self._look = list(precisions), look
+    def __init__(self, nodes: Sequence[Node], ids: Sequence[str] = ()) -> None:
+        """`ids` are Ray's ids of the nodes; empty if the cluster has yet to start them."""
+        self._nodes, self._ids = list(nodes), list(ids)
         self._free = [size for _, size in nodes]
-        self._taken: list[tuple[Share, list[int]]] = []  # for each pool, the node (index) of each of its workers
         self._lock = threading.Lock()
 
     def room(self, share: Share) -> int:
@@ -144,85 +104,35 @@ class Slots:
                 return None
             for node in taken:
                 self._free[node] -= share.size
-            self._taken.append((share, taken))
             return taken
 
-    def refresh(self) -> None:
-        """Look which nodes are alive. Workers whose node is lost get slots on other nodes, where Ray restarts them.
-
-        A worker that fits on no node waits for the next node that comes.
-        """
-        if self._look is None:
-            return
-        present = self._look()
-        with self._lock:
-            for node, name in enumerate(self._ids):
-                if name not in present and self._nodes[node][1]:
-                    self._nodes[node], self._free[node] = (self._nodes[node][0], 0.0), 0.0
-            for name in present.keys() - set(self._ids):
-                labels, size = present[name]
-                self._ids.append(name)
-                self._nodes.append((known(labels), size))
-                self._free.append(size)
-            for share, taken in self._taken:
-                for worker, node in enumerate(taken):
-                    other = None if self._nodes[node][1] else self._next(share)
-                    if other is not None:
-                        taken[worker] = other
-                        self._free[other] -= share.size
-
-    def _next(self, share: Share) -> int | None:
-        """The preferred node on which one more worker fits; None if there is none."""
-        return next((node for node in self.able(share) if _fitting(self._free[node], share.size)), None)
-
     def able(self, share: Share) -> list[int]:
-        """The nodes (indices) whose labels suit a share, preferred ones first.
-
-        Preferred are nodes that have all its labels, then those that suit fewer precisions. A node without one of the
-        labels is trusted to suit if it was there from the start, but not if it came later: Ray finds it by its labels.
-        """
-
-        def does(node: int) -> bool:
-            """True if the node suits the share."""
-            labels = self._nodes[node][0]
-            is_said = node < self._at_first or all(key in labels for key, _ in share.labels)
-            return is_said and matches(labels, share.labels)
-
-        def order(node: int) -> tuple[int, int]:
-            """(how many of the share's labels the node lacks, how many precisions it suits), the lower the better."""
-            labels = self._nodes[node][0]
-            unsaid = sum(key not in labels for key, _ in share.labels)
-            return unsaid, sum(matches(labels, needs) for needs in self._precisions)
-
-        return sorted(filter(does, range(len(self._nodes))), key=order)
+        """The nodes (indices) whose labels suit a share; those that lack the fewest of its labels first."""
+        able = (node for node, (labels, _) in enumerate(self._nodes) if matches(labels, share.labels))
+        return sorted(able, key=lambda node: sum(key not in self._nodes[node][0] for key, _ in share.labels))
 
     def placed(self, share: Share, taken: Sequence[int]) -> Share:
-        """`share` with the ids of the nodes `taken` by a pool, and of all suitable nodes that are alive."""
+        """`share` with the ids of the nodes `taken` by a pool, and of all suitable nodes."""
         share = replace(share, workers=len(taken))
         if not self._ids:
             return share
-        matching = sorted(node for node in self.able(share) if self._nodes[node][1])
-        nodes, others = (tuple(self._ids[node] for node in dict.fromkeys(slots)) for slots in (taken, matching))
+        nodes, others = (tuple(self._ids[at] for at in dict.fromkeys(of)) for of in (taken, sorted(self.able(share))))
         return replace(share, nodes=nodes, others=others)
 
     def give_back(self, share: Share, taken: Sequence[int]) -> None:
         """Free the slots of a pool that has ended; `taken` is its list from `take`."""
         with self._lock:
-            self._taken = [pool for pool in self._taken if pool[1] is not taken]
             for node in taken:
-                if self._nodes[node][1]:  # 0 if the node is lost
-                    self._free[node] += share.size
+                self._free[node] += share.size
 
 
 def cluster_slots(config: RunConfig, on_gpu: bool) -> Slots:
     """The slots of the nodes in `ray.nodes` if these are configured, else of the connected cluster."""
-    precisions = [config.ray.needs((dtype,)) for dtype in config.ray.precisions]
     if config.ray.nodes is not None:
         kinds = [(nodes.labels, nodes.gpus if on_gpu else nodes.cpus, nodes.count) for nodes in config.ray.nodes]
-        return Slots([(labels, size) for labels, size, count in kinds for _ in range(count)], (), precisions)
-    look = partial(nodes_alive, "GPU" if on_gpu else "CPU")
-    nodes = look()
-    return Slots(list(nodes.values()), list(nodes), precisions, look)
+        return Slots([(labels, size) for labels, size, count in kinds for _ in range(count)])
+    nodes = nodes_alive("GPU" if on_gpu else "CPU")
+    return Slots(list(nodes.values()), list(nodes))
 
 
 def nodes_alive(kind: str) -> dict[str, Node]:

@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from closelook.evaluation.benchmark.samples import Malformed
-from closelook.evaluation.benchmark.sources.base import field
 from closelook.evaluation.benchmark.sources.files import IN_FOLDERS, fetch, records
-from closelook.evaluation.benchmark.sources.own import ID, ids_of, renamed
-from closelook.evaluation.report.spreadsheet import csv_text
-from closelook.evaluation.schema import REJECT
+from closelook.evaluation.benchmark.sources.own import ID, renamed
 from closelook.jobs.commands.init import name_of, task_of_samples
 from closelook.jobs.commands.options import ModelOptions
 from closelook.jobs.commands.roots.explained import Output, export_relevance
 from closelook.jobs.commands.roots.runs import summaries
 from closelook.jobs.config import ModelConfig, RunConfig
 from closelook.jobs.plan.models import resolve
-from closelook.jobs.results import Run, load
+from closelook.jobs.results import load
 from closelook.jobs.store import Store
 from closelook.lrp_core.methods.record import Method
 from closelook.lrp_core.records.types import UserError
@@ -34,16 +32,6 @@ COLUMNS = ("text", "second", "target", "foil", ID)
 _TASK = "texts"
 _STAGES = ("prepare", "attribute")
 _FILE = "texts.jsonl"  # in the root of the run
-_SHOWN = 5  # rows without an explanation that are printed one by one
-
-Unexplained = tuple[str, str, str]  # id, place in the file, reason
-
-
-class _Text(NamedTuple):
-    """A row of the user's file: its known columns that are not empty, and its place, file:line."""
-
-    columns: dict[str, str]
-    where: str
 
 
 def explain_file(
@@ -66,7 +54,7 @@ def explain_file(
     for column in columns:
         if column not in COLUMNS:
             raise UserError(f"--column {column}=...: it must name one of {', '.join(COLUMNS)} before the =")
-    rows, unexplained = _texts(file, columns, encoding)
+    rows = _texts(file, columns, encoding)
     model = _model_of(of, workers)
     resolved = resolve(ModelConfig.model_validate(model))
     if resolved.kind.images:
@@ -76,7 +64,7 @@ def explain_file(
     if not Path(store.root).exists():
         output.check_free()
     store.create()
-    lines = [json.dumps(row.columns, ensure_ascii=False) for row in rows]
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
     store.write_bytes(_FILE, "\n".join([*lines, ""]).encode())
     path = str(Path(store.root) / _FILE)
     task = task_of_samples(path, resolved.output, {}, has_evidence=False) | {"truncate": truncate}
@@ -86,52 +74,54 @@ def explain_file(
     failures: list[str] = []
     for summary in summaries(RunConfig.load(keys, store.root, ()), store, _STAGES, 0.0, say):
         failures += summary.failures
+        for line in summary.lines:
+            say(line)
     for failure in failures:
         complain(failure, "red")
-    run = load(store.root)
-    explained, _ = export_relevance(run, output)
-    unexplained += _rejected(run, rows)
-    _write_list(output.unexplained, unexplained)
-    say(f"{explained:,} texts explained, {len(unexplained):,} without an explanation")
-    for _, where, reason in unexplained[:_SHOWN]:
-        complain(f"  {where}: {reason}")
-    if len(unexplained) > _SHOWN:
-        complain(f"  and {len(unexplained) - _SHOWN:,} more, in {output.unexplained}")
+    explained, _ = export_relevance(load(store.root), output)
+    say(f"{explained:,} texts explained")
     say(f"written to {output.path} (by word) and {output.tokens} (by token); the run is in {store.root}")
     return not failures
 
 
-def _texts(file: str, columns: Mapping[str, str], encoding: str) -> tuple[list[_Text], list[Unexplained]]:
-    """(rows with a text, rows without). A row without an id gets its number. Raises UserError if no row has a text."""
-    rows: list[_Text] = []
-    bad: list[Unexplained] = []
-    for part in fetch(file, IN_FOLDERS):
-        for where, record in records(part, encoding):
-            row, number = renamed(record, columns), str(len(rows) + len(bad) + 1)
-            try:
-                known = _row(row)
-            except Malformed as error:
-                bad.append((number, where, str(error)))
-                continue
-            rows.append(_Text({ID: number, **known}, where))
-    if not rows and not bad:
-        raise UserError(f"{file} is empty: it needs at least one row with a text")
-    if not rows:
-        _, where, reason = bad[0]
-        raise UserError(f"no row of {file} holds a text; the first at {where}: {reason}")
-    return rows, bad
+def _texts(file: str, columns: Mapping[str, str], encoding: str) -> list[dict[str, str]]:
+    """The known columns of each row that are not empty, and its text; a row without an id gets its number.
+
+    Raises UserError if no row has a text.
+    """
+    rows: list[dict[str, str]] = []
+    malformed: list[str] = []
+    with TemporaryDirectory() as folder:
+        for part in fetch(file, IN_FOLDERS):
+            readable = _in_utf_8(part, encoding, Path(folder))
+            for number, (where, record) in enumerate(records(readable), start=len(rows) + 1):
+                if isinstance(record, Malformed):
+                    malformed.append(f"{where}: {record}")
+                row = renamed(record, columns)
+                known = {} if not isinstance(row, Mapping) else {name: row.get(name) for name in COLUMNS}
+                filled = {name: str(value) for name, value in known.items() if value not in (None, "")}
+                rows.append({ID: str(number), "text": "", **filled})
+    if not any(row.get("text", "").strip() for row in rows):
+        advice = "name its column with --column text=NAME, or add a first line with the names of columns"
+        raise UserError(f"no row of {file} holds a text: {malformed[0] if malformed else advice}")
+    if malformed:
+        complain(f"{len(malformed):,} rows cannot be read, and count as empty; the first: {malformed[0]}")
+    return rows
 
 
-def _row(record: Any) -> dict[str, str]:
-    """The known columns of a row that are not empty. Raises Malformed for a row without a text."""
-    if isinstance(record, Malformed):
-        raise record
-    if isinstance(record, dict) and "text" not in record:
-        advice = "name it with --column text=NAME, or add a first line with the names of columns"
-        raise Malformed("no column 'text'", f"there are {', '.join(map(str, record))}: {advice}")
-    if not field(record, "text").strip():
-        raise Malformed("empty text")
-    return {name: str(record[name]) for name in COLUMNS if record.get(name) not in (None, "")}
+def _in_utf_8(file: Path, encoding: str, folder: Path) -> Path:
+    """The file, or a copy in `folder` where its `encoding` is another. Raises UserError if it cannot be decoded."""
+    if encoding == "utf-8":
+        return file
+    try:
+        text = file.read_bytes().decode(encoding)
+    except LookupError:
+        raise UserError(f"there is no encoding {encoding!r}: give one that Python knows, such as latin-1") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is not {encoding}: {error}") from None
+    copy = folder / file.name
+    copy.write_bytes(text.encode())
+    return copy
 
 
 def _model_of(of: ModelOptions, workers: int) -> dict[str, Any]:
@@ -142,13 +132,13 @@ def _model_of(of: ModelOptions, workers: int) -> dict[str, Any]:
     return entry | {key: value for key, value in further.items() if value is not None}
 
 
-def _explanations(explanation: str | None, output: str, rows: Sequence[_Text]) -> list[str]:
+def _explanations(explanation: str | None, output: str, rows: Sequence[Mapping[str, str]]) -> list[str]:
     """The numbers to explain: what was asked for, else contrasts wherever there are any, and targets elsewhere."""
     if explanation is not None:
         return [explanation]
     if output != "token":
         return ["target" if output == "score" else "contrastive"]
-    has_foil = {"foil" in row.columns for row in rows if "target" in row.columns}
+    has_foil = {"foil" in row for row in rows if "target" in row}
     return [name for name, is_needed in (("contrastive", True), ("target", False)) if is_needed in has_foil]
 
 
@@ -157,31 +147,3 @@ def _entry(method: Method) -> dict[str, Any]:
     usual = METHODS[method.base].values
     options = {name: value for name, value in method.values.items() if usual.get(name) != value}
     return {"name": re.sub(r"[^A-Za-z0-9._-]+", "-", method.name).strip("-"), "method": method.base, **options}
-
-
-def _rejected(run: Run, texts: Sequence[_Text]) -> Iterator[Unexplained]:
-    """The rows that the run could not explain, with the reasons."""
-    by_line = {f"{_FILE}:{line}": text for line, text in enumerate(texts, start=1)}
-    places = {text.columns[ID]: text.where for text in texts}
-    samples = run.samples("arrow", task=_TASK).select(["sample_id", "meta"]).to_pylist()
-    names = {row["sample_id"]: ids_of(row["meta"]) for row in samples}
-    tables = [table for name in ("benchmark", "views") for _, table in run.read_each(name, REJECT, folder=1)]
-    for artifact, _ in run.current("relevance"):
-        if artifact.rejects is not None and run.store.exists(artifact.rejects):
-            tables.append(run.store.read([artifact.rejects], REJECT))
-    for row in [row for table in tables for row in table.to_pylist()]:
-        reason = ": ".join(filter(None, (row["reason"], row["detail"])))
-        if row["where"] in by_line:
-            text = by_line[row["where"]]
-            yield text.columns[ID], text.where, reason
-            continue
-        for name in names.get(row["sample_id"], ()):
-            yield str(name), places.get(str(name), ""), reason
-
-
-def _write_list(path: Path, rows: Sequence[Unexplained]) -> None:
-    """Write the rows without an explanation as CSV; with none, remove an old list."""
-    if not rows:
-        path.unlink(missing_ok=True)
-        return
-    path.write_text(csv_text([["id", "where", "reason"], *map(list, rows)]), encoding="utf-8", newline="")

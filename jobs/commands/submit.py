@@ -1,23 +1,20 @@
 """`closelook submit`: sends a command to a Ray cluster as a job, follows it, and exits with its exit code.
 
-Submitting the same command again, such as by a CronJob whose pod was lost, follows the job that is running already. The
-exit code tells whether another try may help: 1 for a store, hub or node that failed, 2 for a wrong config or model.
+The exit code tells whether another try may help: 1 for a store, hub or node that failed, 2 for a wrong config or model.
 `ray job submit` exits with 1 in either case.
 """
 
 from __future__ import annotations
 
-import math
-import os
+import asyncio
 import shlex
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +22,9 @@ from closelook.jobs.commands.options import RUNS, RunOptions, WaitingOptions, co
 from closelook.jobs.stages.record import STAGES
 from closelook.lrp_core.records.types import UserError
 from closelook.terminal import complain, say
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobSubmissionClient
 
 Stage = Annotated[str, typer.Argument(metavar="COMMAND", help="The command: run, or the name of a stage.")]
 Address = Annotated[
@@ -37,8 +37,9 @@ Folder = Annotated[
 Wheels = Annotated[
     list[Path] | None, typer.Option("--wheel", help="A package that every node installs for the job; repeatable.")
 ]
-Seconds = Annotated[float | None, typer.Option("--deadline", metavar="SECONDS", help="Stop the job after this time.")]
 
+KILL_S = 30  # seconds between Ray's SIGTERM and SIGKILL of a job, for units in progress
+POLL_S = 0.5
 #: Patterns, as of .gitignore, of files in a working directory that are never sent: keys, tokens and passwords.
 SECRETS = (
     ".env",
@@ -89,121 +90,93 @@ def submit(
     address: Address = None,
     working_dir: Folder = None,
     wheel: Wheels = None,
-    deadline: Seconds = None,
 ) -> None:
-    """Run a command as a job of a Ray cluster, follow it, and exit with its exit code.
+    """Run a command as a job of a Ray cluster, print its log, and exit with its exit code.
 
-    If a job with this command line is running already, that job is followed. SIGTERM and the deadline stop the job; the
-    exit code is then 143 or 124. Ctrl-C only ends following.
+    Ctrl-C only ends following: `closelook stop ROOT` or `ray job stop` ends the job.
     """
     if stage not in ("run", *STAGES):
         raise UserError(f"no stage {stage!r}: run, {', '.join(STAGES)}")
     if address is None or not address.startswith(("http://", "https://")):
         raise UserError("give the address of the cluster's dashboard, as --address or RAY_ADDRESS: http://HEAD:8265")
-    request = Request(stage, run.config, run.root, tuple(run.set or ()), waiting.wait, working_dir, tuple(wheel or ()))
+    if run.root is None:
+        raise UserError("add --root with the folder or URL of all results, which every node must reach")
+    entrypoint = command_line(stage, run, waiting.wait, working_dir)
 
-    from closelook.jobs.cluster.submission import Cluster, Deadline
+    from ray.job_submission import JobSubmissionClient
 
-    until, entrypoint = Deadline(math.inf if deadline is None else time.monotonic() + deadline), request.entrypoint()
-    with until.heeding(), request.environment() as environment:
-        if working_dir is not None:
-            files, size = sent(working_dir)
-            say(f"{files} files of {working_dir} are sent, {size} bytes; not keys, nor what .gitignore names")
-        cluster = Cluster(address)
-        job, ran_before = cluster.job_of(entrypoint, environment)
-        say(f"job {job} {'runs already' if ran_before else 'was submitted'}")
+    from closelook.jobs.cluster.pools import ClusterUnreachable
+
+    with environment(run.config, working_dir, wheel or ()) as sent:
         try:
-            code = cluster.follow(job, until)
-        except KeyboardInterrupt:
-            complain("the job goes on: the same command follows it, `closelook stop` ends it")
-            raise typer.Exit(130) from None
+            client = JobSubmissionClient(address)
+            job = client.submit_job(entrypoint=entrypoint, runtime_env=sent)
+        except (OSError, RuntimeError) as error:
+            raise ClusterUnreachable(f"no Ray cluster takes jobs at {address}: {error}") from None
+    say(f"job {job} was submitted")
+    try:
+        code = follow(client, job)
+    except KeyboardInterrupt:
+        complain(f"the job goes on: `closelook stop {run.root}` ends it")
+        raise typer.Exit(130) from None
     raise typer.Exit(code)
 
 
-@dataclass(frozen=True)
-class Request:
-    """A command to run as a job, and the files to send with it."""
+def command_line(stage: str, run: RunOptions, wait_s: float, folder: Path | None) -> str:
+    """The command line of the job. Raises UserError for a config file outside of the `folder` that is sent."""
+    from closelook.jobs.store import Store
 
-    command: str
-    config: str | None
-    root: str | None
-    overrides: Sequence[str]
-    wait_s: float
-    folder: Path | None
-    wheels: Sequence[Path]
-
-    def owned_root(self) -> str:
-        """The root of the run that the command starts.
-
-        Raises UserError if the configuration cannot be read, or names no root.
-        """
-        from closelook.jobs.config.file import default_config, read
-        from closelook.jobs.store import Store
-
-        source = self.config or default_config(self.overrides)
-        root = read(source, None, self.overrides).get("root") if self.root is None else self.root
-        if not isinstance(root, str):
-            raise UserError("the config names no root: add --root with the folder or URL of all results")
-        return Store(root).root
-
-    def entrypoint(self) -> str:
-        """The command line of the job. Raises UserError as `owned_root`."""
-        words = ["python", "-m", "closelook", self.command, "--root", self.owned_root()]
-        if self.config is not None:
-            words += ["--config", self._config_there()]
-        for override in self.overrides:
-            words += ["--set", override]
-        if self.wait_s:
-            words += ["--wait", f"{self.wait_s:g}"]
-        return shlex.join(words)
-
-    def _config_there(self) -> str:
-        """The config as the job names it: a shipped name, or its path in the submitted folder.
-
-        Raises UserError for a file outside of that folder.
-        """
-        assert self.config is not None
-        file = Path(self.config)
-        if not file.is_file():
-            return self.config
-        if self.folder is None:
-            return file.name
-        try:
-            return str(file.resolve().relative_to(self.folder.resolve()))
-        except ValueError:
-            raise UserError(
-                f"the config {file} is outside of --working-dir {self.folder}, and nothing else is sent: move it there"
-            ) from None
-
-    @contextmanager
-    def environment(self) -> Iterator[dict[str, Any]]:
-        """Ray's runtime environment of the job: its wheels and folder; a config alone is sent in a temporary folder."""
-        made: dict[str, Any] = {}
-        if self.wheels:
-            made["py_modules"] = [str(wheel.resolve()) for wheel in self.wheels]
-        if self.folder is not None:
-            made |= {"working_dir": str(self.folder.resolve()), "excludes": list(SECRETS)}
-            if (self.folder / "src" / "closelook").is_dir():  # a clone, whose code the job runs
-                made["env_vars"] = {"PYTHONPATH": "src"}
-        with tempfile.TemporaryDirectory() as folder:
-            if self.folder is None and self.config is not None and os.path.isfile(self.config):
-                shutil.copy(self.config, folder)
-                made["working_dir"] = folder
-            yield made
+    words = ["python", "-m", "closelook", stage, "--root", Store(run.root or "").root]
+    if run.config is not None:
+        words += ["--config", _config_there(run.config, folder)]
+    for override in run.set or ():
+        words += ["--set", override]
+    if wait_s:
+        words += ["--wait", f"{wait_s:g}"]
+    return shlex.join(words)
 
 
-def sent(folder: Path) -> tuple[int, int]:
-    """(number of files, bytes) that Ray sends of a working directory without SECRETS.
+def _config_there(config: str, folder: Path | None) -> str:
+    """The config as the job names it: a shipped name, or its path in the folder that is sent."""
+    file = Path(config)
+    if not file.is_file():
+        return config
+    if folder is None:
+        return file.name
+    try:
+        return str(file.resolve().relative_to(folder.resolve()))
+    except ValueError:
+        raise UserError(
+            f"the config {file} is outside of --working-dir {folder}, and nothing else is sent: move it there"
+        ) from None
 
-    Files that the ignore files of the folder name are not counted either.
-    """
-    from ray._private.runtime_env.packaging import _dir_travel, _get_excludes
 
-    root, sizes = folder.resolve(), []
+@contextmanager
+def environment(config: str | None, folder: Path | None, wheels: Sequence[Path]) -> Iterator[dict[str, Any]]:
+    """Ray's runtime environment of the job: its wheels and folder; a config alone is sent in a temporary folder."""
+    variables = {"RAY_JOB_STOP_WAIT_TIME_S": str(KILL_S)}
+    sent: dict[str, Any] = {"env_vars": variables}
+    if wheels:
+        sent["py_modules"] = [str(wheel.resolve()) for wheel in wheels]
+    if folder is not None:
+        sent |= {"working_dir": str(folder.resolve()), "excludes": list(SECRETS)}
+        if (folder / "src" / "closelook").is_dir():  # a clone, whose code the job runs
+            variables["PYTHONPATH"] = "src"
+    with tempfile.TemporaryDirectory() as alone:
+        if folder is None and config is not None and Path(config).is_file():
+            shutil.copy(config, alone)
+            sent["working_dir"] = alone
+        yield sent
 
-    def count(path: Path) -> None:
-        if path.is_file():
-            sizes.append(path.stat().st_size)
 
-    _dir_travel(root, [_get_excludes(root, list(SECRETS))], count, include_gitignore=True)
-    return len(sizes), sum(sizes)
+def follow(client: JobSubmissionClient, job: str) -> int:
+    """Print the job's log until it ends. Returns its exit code; 1 if a signal ended it."""
+
+    async def print_log() -> None:
+        async for text in client.tail_job_logs(job):
+            print(text, end="", flush=True)
+
+    asyncio.run(print_log())
+    while not (state := client.get_job_info(job)).status.is_terminal():
+        time.sleep(POLL_S)
+    return 0 if state.status == "SUCCEEDED" else max(1, state.driver_exit_code or 1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
@@ -11,7 +9,7 @@ from pydantic import Field
 from closelook.evaluation.benchmark.samples import UnitKind, Words
 from closelook.evaluation.benchmark.sources.own import SAMPLES, settings_by_columns
 from closelook.jobs.config.base import AtLeast0, AtLeast1, Embedding, Explanation, Frozen, Names, PartOfRun, Some
-from closelook.jobs.config.models import Candidates, Dtype, Name
+from closelook.jobs.config.models import Candidates, Name
 from closelook.lrp_core.records.explained import NONE
 from closelook.lrp_core.records.kinds import RESAMPLE, Kind
 from closelook.lrp_core.records.types import Request
@@ -129,7 +127,7 @@ class NodesConfig(Frozen):
     cpus: float = Field(default=1, ge=0)
     """CPUs of one node"""
     labels: dict[str, str] = Field(default_factory=dict)
-    """labels of the node, which models and precisions may ask for"""
+    """labels of the node, which models may ask for"""
 
 
 class RayConfig(Frozen):
@@ -139,17 +137,10 @@ class RayConfig(Frozen):
     """address of the cluster; null: RAY_ADDRESS (set for submitted jobs), else a local Ray inside this process"""
     nodes: tuple[NodesConfig, ...] | None = None
     """nodes to which an autoscaling cluster can grow; null: the nodes that the cluster has now"""
-    precisions: dict[Dtype, dict[str, str]] = Field(default_factory=dict)
-    """precision -> labels that its nodes need in addition to the model's, as float64: {float64: fast}"""
     max_models: AtLeast1 | None = None
     """how many models are computed at once; null: as many as fit"""
     no_progress_timeout_s: AtLeast1 = 1800
     """seconds that a batch may take; after that its process is ended, and its rows are computed one by one"""
-
-    def needs(self, dtypes: Iterable[str]) -> tuple[tuple[str, str], ...]:
-        """Sorted (label, value) pairs that nodes must have to run workers in these precisions."""
-        labels = [labels.items() for dtype, labels in self.precisions.items() if dtype in set(dtypes)]
-        return tuple(sorted(set(chain.from_iterable(labels))))
 
 
 class PerturbConfig(PartOfRun):

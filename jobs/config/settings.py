@@ -225,22 +225,6 @@ class Settings(Frozen):
         """The settings of the benchmark: those of the run, or the defaults with its first task."""
         return self.bench or BenchConfig(task=next(iter(self.tasks)))
 
-    def together(self, dtypes: Iterable[str]) -> list[tuple[str, ...]]:
-        """The precisions grouped by the node labels that they need: a group shares workers. On CPUs, one group."""
-        groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
-        for dtype in sorted(set(dtypes)):
-            needs = () if self.device == "cpu" else self.ray.needs((dtype,))
-            groups.setdefault(needs, []).append(dtype)
-        return list(map(tuple, groups.values()))
-
-    def pool_name(self, model: ModelConfig, dtypes: Sequence[str]) -> str:
-        """The name, in progress and failures, of the model's workers for these precisions.
-
-        It is the model's name, with the precisions only if the model has other workers for other precisions.
-        """
-        every = chain.from_iterable(model.dtypes_for(task) for task in self.tasks_for(model))
-        return f"{model.name} {'+'.join(dtypes)}" if len(self.together(every)) > 1 else model.name
-
     def model(self, name: str) -> ModelConfig:
         """The settings of the model with this name. Raises ConfigError, with the nearest name, if there is none."""
         models = {model.name: model for model in self.models}

@@ -23,7 +23,6 @@ from closelook.jobs.plan.choices import Tried, choice_of, curve_settings, first_
 from closelook.jobs.plan.corpus import check_models
 from closelook.jobs.plan.finer import KEPT
 from closelook.jobs.plan.inputs import Inputs, read_inputs
-from closelook.jobs.plan.known import Known, stamp_of
 from closelook.jobs.plan.models import Reading, ResolvedModel, load_tokenizer, reading_of, resolve
 from closelook.jobs.plan.node import Cell, Choice, ModelPlan, Plan
 from closelook.jobs.plan.taken import check_taken, tasks_of
@@ -77,11 +76,8 @@ def _check_mask(model: ModelConfig) -> None:
         )
 
 
-def make_plan(config: RunConfig, store: Store, trust_known: bool = False, ledger: Ledger | None = None) -> Plan:
+def make_plan(config: RunConfig, store: Store, ledger: Ledger | None = None) -> Plan:
     """The plan of `config` over the views in `store`; `ledger` is that of the store, if it is already open.
-
-    With `trust_known`, for commands that only look at a root, models are taken as the last run found them, if their
-    files have not changed: no weights are hashed, and neither torch nor transformers is imported.
 
     Raises UserError for a method or model that cannot exist, and for gold labels that a classifier does not have.
     """
@@ -92,8 +88,8 @@ def make_plan(config: RunConfig, store: Store, trust_known: bool = False, ledger
     inputs: dict[tuple[str, str], Inputs | None] = {}
     for model in config.models:
         try:
-            resolved, reading = _resolved(model, config.seed, Known.of(store), trust_known)
-            tokenizer = reading.key
+            resolved = resolve(model, config.seed)
+            reading = reading_of(resolved)
         except ModelUnavailable as error:
             failures[model.name] = str(error)
             continue
@@ -107,9 +103,9 @@ def make_plan(config: RunConfig, store: Store, trust_known: bool = False, ledger
                 undefined.append((model.name, info.name))
         of_task, tasks = {}, tasks_of(config, resolved)
         for task in tasks:
-            if (tokenizer, task) not in inputs:
-                inputs[tokenizer, task] = read_inputs(ledger, tokenizer, task)
-            views = inputs[tokenizer, task]
+            if (reading.key, task) not in inputs:
+                inputs[reading.key, task] = read_inputs(ledger, reading.key, task)
+            views = inputs[reading.key, task]
             if views is None:
                 unprepared.append((model.name, task))
             else:
@@ -120,21 +116,6 @@ def make_plan(config: RunConfig, store: Store, trust_known: bool = False, ledger
         cells = tuple(cells_of_model.cells(choices))
         models.append(ModelPlan(resolved, of_task, cells, choices, tuple(tasks), reading))
     return Plan(tuple(models), failures, tuple(undefined), tuple(unprepared))
-
-
-def _resolved(model: ModelConfig, seed: int, known: Known, trust_known: bool) -> tuple[ResolvedModel, Reading]:
-    """The model, and how its samples are tokenised; with `trust_known` from the root's cache if nothing has changed.
-
-    Raises as `resolve` and `reading_of` do.
-    """
-    before = known.model(model, seed) if trust_known else None
-    if before is not None:
-        return before
-    stamp = stamp_of(model, seed)  # taken first: files that change while they are read must not match later
-    resolved = resolve(model, seed)
-    reading = reading_of(resolved)
-    known.learn(stamp, resolved, reading)
-    return resolved, reading
 
 
 def without_samples(plan: Plan, ledger: Ledger) -> dict[tuple[str, str], dict[str, int]]:

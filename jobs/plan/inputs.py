@@ -6,19 +6,18 @@ They are read once, to plan and to give workers the samples of each unit.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from closelook.evaluation.schema import ANSWER_VIEW, VIEW, SchemaMismatch, titled
+from closelook.evaluation.schema import ANSWER_VIEW, VIEW, SchemaMismatch
 from closelook.evaluation.scoring.faithfulness.resampling import Proposal
 from closelook.jobs.plan.gather import digest_of, gather
-from closelook.jobs.plan.known import Known
-from closelook.jobs.store import Ledger, Store, StoreError, is_complete, views_of
+from closelook.jobs.store import Ledger, Store, is_complete, views_of
 
 T = TypeVar("T")
 
@@ -33,16 +32,7 @@ _HASHED_ROWS = 1 << 16  # ids that are turned into Python strings at a time
 _DIGESTS = {"inputs": INPUT_COLUMNS, "masks": MASK_COLUMNS, "gold": GOLD_COLUMNS}
 _ANSWER_DIGESTS = {**_DIGESTS, "inputs": [*INPUT_COLUMNS, "answer_ids"], "answers": [*INPUT_COLUMNS, *ANSWER_COLUMNS]}
 _OF_UNITS = [*UNIT_COLUMNS, *ANSWER_COLUMNS]
-MOST_KEPT = 10_000  # samples: larger subsets are not kept as facts
 PIXELS = "pixels"  # a column that only workers read; hashes do without: ids tell images apart
-
-
-@dataclass(frozen=True)
-class Samples:
-    """The samples of a task as they were read."""
-
-    table: pa.Table
-    files: tuple[tuple[str, int], ...] = ()  # for images: (path, rows) of each file of the views, which has the pixels
 
 
 @dataclass(frozen=True)
@@ -67,55 +57,18 @@ class Selected:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The tokenised samples of a task for one tokenizer, in the order of the store.
-
-    `facts` hold what earlier runs have found out about them. The files are read only for what the facts lack.
-    """
+    """The tokenised samples of a task for one tokenizer, in the order of the store."""
 
     tokenizer: str
     task: str
-    read: Callable[[], Samples]
+    table: pa.Table  # a row for each sample
     paths: tuple[str, ...] = ()  # of the files of the views
-    facts: dict[str, Any] = field(default_factory=dict)  # JSON values by name; new ones are added
-    is_entered: bool = False  # a manifest lists the files with their bytes: facts hold as long as it stands
-
-    @classmethod
-    def of(cls, tokenizer: str, task: str, table: pa.Table, files: tuple[tuple[str, int], ...] = ()) -> Inputs:
-        """The inputs with the samples of `table`, which came from `files` (see `Samples`)."""
-        samples = Samples(table, files)
-        return cls(tokenizer, task, lambda: samples)
+    counts: tuple[int, ...] = ()  # for images, whose pixels only workers read: the rows of each file
+    _kept: dict[Any, Any] = field(default_factory=dict, compare=False)  # hashes, draws and cuts of the samples, by name
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the samples for other processes, without what only the driver asks."""
-        return Inputs.of, (self.tokenizer, self.task, self.table, self.samples.files)
-
-    @cached_property
-    def samples(self) -> Samples:
-        """The samples, read once.
-
-        Raises StoreError if they differ from the samples whose hashes are known.
-        """
-        samples = self.read()
-        for name in _digested(samples.table):
-            known = self.facts.get(name)
-            if known is not None and known != _digest_in(samples.table, name):
-                raise StoreError(
-                    f"{self.folder} holds other samples than `closelook prepare` wrote ({name} differ): remove the "
-                    "folder and run `closelook prepare` with the same --root"
-                )
-        return samples
-
-    @property
-    def table(self) -> pa.Table:
-        """The samples as a table, a row each."""
-        return self.samples.table
-
-    def fact(self, name: str, find: Callable[[], T]) -> T:
-        """The fact `name`, which `find()` gives if it is not known yet."""
-        if name not in self.facts:
-            self.facts[name] = find()
-        known: T = self.facts[name]
-        return known
+        return Inputs, (self.tokenizer, self.task, self.table, self.paths, self.counts)
 
     @property
     def digest(self) -> str:
@@ -125,33 +78,40 @@ class Inputs:
     @property
     def of_answers(self) -> bool:
         """True if the task explains whole answers."""
-        return self.fact("of_answers", lambda: "answer_ids" in self.table.column_names)
+        return "answer_ids" in self.table.column_names
+
+    def kept(self, name: Any, make: Callable[[], T]) -> T:
+        """The result of `make()`, which depends on the samples and `name` alone, made once."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        result: T = self._kept[name]
+        return result
 
     def digest_of(self, name: str) -> str:
         """The hash `name`: of "inputs", "masks", "gold" labels and scores, or "answers" with their units."""
-        return self.fact(name, lambda: _digest_in(self.table, name))
+        columns = (_ANSWER_DIGESTS if self.of_answers else _DIGESTS)[name]
+        return self.kept(name, lambda: digest_of(self.table.select(columns)))
 
     @property
     def rows(self) -> int:
         """The number of samples."""
-        return self.fact("rows", lambda: int(self.table.num_rows))
+        rows: int = self.table.num_rows
+        return rows
 
     @property
     def tokens(self) -> int:
         """The sum of the lengths of all samples."""
-        return self.fact("tokens", lambda: int(self.lengths.sum()))
+        return int(self.lengths.sum())
 
     @property
     def without_foil(self) -> int:
         """The number of samples that have no foil."""
-        return self.fact("without_foil", lambda: int(self.table["foil_id"].null_count))
+        count: int = self.table["foil_id"].null_count
+        return count
 
-    @property
+    @cached_property
     def labels(self) -> list[str]:
         """The names of the samples' gold labels, sorted."""
-        return self.fact("labels", self._labels)
-
-    def _labels(self) -> list[str]:
         return sorted(label for label in self.table["label"].unique().to_pylist() if label is not None)
 
     @cached_property
@@ -173,12 +133,11 @@ class Inputs:
         """The samples `rows` as a worker gets them: it would otherwise read the views of all samples for each unit."""
         known = [name for name in _OF_UNITS if name in self.table.column_names]
         table = gather(self.table.select(known), np.asarray(rows, dtype=np.int64))
-        files = self.samples.files
-        if not files:
+        if not self.counts:
             return Selected(table)
-        starts = np.cumsum([0, *(count for _, count in files)])
+        starts = np.cumsum([0, *self.counts])
         at = np.searchsorted(starts, rows, side="right") - 1
-        return Selected(table, [files[i][0] for i in at], (np.asarray(rows) - starts[at]).tolist())
+        return Selected(table, [self.paths[i] for i in at], (np.asarray(rows) - starts[at]).tolist())
 
     def with_foil(self, count: int) -> list[dict[str, Any]]:
         """The first `count` samples that have a foil, in the order of the store."""
@@ -194,13 +153,7 @@ class Inputs:
             return self._draw(size, seed, among) if size is not None and size < len(among) else among
         if size is None or size >= self.rows:
             return np.arange(self.rows, dtype=np.int32)
-        drawn: dict[str, list[int]] = self.fact("drawn", dict)
-        name = f"{size}:{seed}"
-        if name not in drawn and size > MOST_KEPT:
-            return self._draw(size, seed, np.arange(self.rows))
-        if name not in drawn:
-            drawn[name] = self._draw(size, seed, np.arange(self.rows)).tolist()
-        return np.array(drawn[name], np.int64)
+        return self.kept(("drawn", size, seed), lambda: self._draw(size, seed, np.arange(self.rows)))
 
     def _draw(self, size: int, seed: int | str, indices: np.ndarray) -> np.ndarray:
         """Of these `indices`, those of the `size` samples with the smallest hashes, ascending."""
@@ -217,72 +170,35 @@ class Inputs:
 
     def proposal(self, kept_ids: tuple[int, ...]) -> Proposal:
         """The bigrams of all texts, from which tokens are drawn, but never the special tokens `kept_ids`."""
-        if kept_ids not in self._proposals:
-            self._proposals[kept_ids] = Proposal.of([self.table], kept_ids)
-        return self._proposals[kept_ids]
-
-    @cached_property
-    def cuts(self) -> dict[Any, Any]:
-        """A cache of the units that were cut of the samples, by the arguments of the cut."""
-        return {}
-
-    @cached_property
-    def _proposals(self) -> dict[tuple[int, ...], Proposal]:
-        """A cache of proposals, by the special tokens."""
-        return {}
-
-
-def _digest_in(table: pa.Table, name: str) -> str:
-    """The hash `name` of samples."""
-    return digest_of(table.select(_digested(table)[name]))
-
-
-def _digested(table: pa.Table) -> Mapping[str, Sequence[str]]:
-    """The columns that each hash covers, by its name."""
-    return _ANSWER_DIGESTS if "answer_ids" in table.column_names else _DIGESTS
+        return self.kept(("proposal", kept_ids), lambda: Proposal.of([self.table], kept_ids))
 
 
 def read_inputs(ledger: Ledger, tokenizer: str, task: str) -> Inputs | None:
     """The inputs of a task; None if it is not wholly prepared for this tokenizer by this version of closelook.
 
-    If facts are known of the files that the manifest lists, the files are read only when more is asked for. Raises
-    StoreError if the files differ from those that the manifest lists, or hold other rows.
+    Raises Damaged if the files differ from those that the manifest lists.
     """
     views = views_of(tokenizer, task)
     record = ledger.latest(views)
     if record is None or not is_complete(record):
         return None
-    stamps = ledger.whole(views)
-    read = partial(_inputs, ledger, tokenizer, task, tuple(stamps), record)
+    paths = tuple(ledger.files_at(views))
     try:
-        return ledger.store.kept(("inputs", tokenizer, task), (stamps, record.get("rows"), record.get("hashes")), read)
+        return ledger.store.kept(
+            ("inputs", tokenizer, task), record["files"], lambda: _read(ledger.store, tokenizer, task, paths)
+        )
     except SchemaMismatch:
         return None  # prepare makes them again
 
 
-def _inputs(ledger: Ledger, tokenizer: str, task: str, paths: tuple[str, ...], record: Mapping[str, Any]) -> Inputs:
-    """The inputs in the files `paths` that the manifest `record` lists."""
-
-    def read() -> Samples:
-        return _read_samples(ledger, tokenizer, task, paths)
-
-    of = [titled(VIEW), titled(ANSWER_VIEW), record["key"], record["hashes"], record["rows"]]
-    facts = Known.of(ledger.store).views(views_of(tokenizer, task).name, of)
-    inputs = Inputs(tokenizer, task, read, paths, facts, is_entered=True)
-    inputs.fact("rows", lambda: inputs.table.num_rows)  # reads, unless known
-    return inputs
-
-
-def _read_samples(ledger: Ledger, tokenizer: str, task: str, paths: tuple[str, ...]) -> Samples:
-    """The samples in the files `paths`."""
-    views, store = views_of(tokenizer, task), ledger.store
+def _read(store: Store, tokenizer: str, task: str, paths: tuple[str, ...]) -> Inputs:
+    """The inputs in the files `paths`."""
     of_answers = store.has_column(paths[0], "answer_ids")
     schema = ANSWER_VIEW if of_answers else VIEW
     columns = [*(_OF_UNITS if of_answers else UNIT_COLUMNS), "length"]
-    tables = list(ledger.read_whole(views, paths, schema, columns))
-    counts = [table.num_rows for table in tables]
-    files = tuple(zip(paths, counts, strict=True)) if store.has_values(paths[0], PIXELS) else ()
-    return Samples(pa.concat_tables(tables), files)
+    tables = list(store.read_each(paths, schema, columns))
+    counts = tuple(table.num_rows for table in tables) if store.has_values(paths[0], PIXELS) else ()
+    return Inputs(tokenizer, task, pa.concat_tables(tables), paths, counts)
 
 
 def with_token_types(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:

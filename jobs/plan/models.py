@@ -33,7 +33,6 @@ from closelook.jobs.plan.checkpoints import (
     with_adapter,
 )
 from closelook.jobs.store.retry import HUB_PATIENCE_S, StillUnavailable, one_line, retried
-from closelook.jobs.store.spent import LOAD, spending
 from closelook.lrp_core.families import Family, family_of, register_model_classes
 from closelook.lrp_core.families.generic import GENERIC, GenericFamily
 from closelook.lrp_core.records.kinds import BLACK
@@ -194,7 +193,6 @@ def _check_opened(resolved: ResolvedModel, location: str, config: PretrainedConf
         )
 
 
-@spending(LOAD)
 def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -> ModelView:
     """Load the model onto `device`. Weights that its memory limits do not hold are offloaded.
 

@@ -73,16 +73,9 @@ class Node:
         return self.plan.inputs[self.artifact.task]
 
     def state(self, ledger: Ledger) -> State:
-        """The state of the artifact in the ledger; see `state_of`."""
-        return state_of(ledger, self.artifact, self.made_of)
-
-
-def state_of(ledger: Ledger, artifact: Artifact, made_of: Sequence[Artifact]) -> State:
-    """The state of an artifact in the ledger; done counts as missing while an artifact in `made_of` is not done."""
-    state = ledger.state(artifact)
-    if state == "done" and not all(map(ledger.is_done, made_of)):
-        return "missing"
-    return state
+        """The state of the artifact; done counts as missing while an artifact in `made_of` is not done."""
+        state = ledger.state(self.artifact)
+        return "missing" if state == "done" and not all(map(ledger.is_done, self.made_of)) else state
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

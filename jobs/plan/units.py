@@ -128,16 +128,13 @@ class Account:
     rejects: list[dict[str, Any]]  # rows of REJECT
     facts: dict[str, Any] = field(default_factory=dict)  # further entries of the manifest
     files: dict[str, Written] = field(default_factory=dict)  # by path: the shard, and what belongs to it
-    batches_by_row: int = 0  # batches whose rows were computed one by one
 
 
 def cut_units(inputs: Inputs, rows: Sequence[int] | np.ndarray, token_budget: int, shard_rows: int) -> list[Unit]:
     """Units of whole batches of `rows` (indices into `inputs`), about `shard_rows` samples each, the longest first."""
     ascending = np.sort(np.asarray(rows, np.int32))
-    settings_key = hashlib.sha256(ascending.data).hexdigest(), token_budget, shard_rows
-    if settings_key not in inputs.cuts:  # many models ask for the same units
-        inputs.cuts[settings_key] = _cut_units(inputs, ascending, token_budget, shard_rows)
-    return inputs.cuts[settings_key]
+    name = "units", hashlib.sha256(ascending.data).hexdigest(), token_budget, shard_rows  # the same for many models
+    return inputs.kept(name, lambda: _cut_units(inputs, ascending, token_budget, shard_rows))
 
 
 def _cut_units(inputs: Inputs, rows: np.ndarray, token_budget: int, shard_rows: int) -> list[Unit]:

@@ -5,7 +5,7 @@ Their keys cover the model and the samples, so that a run measures what is missi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -39,15 +39,6 @@ class Timed:
     samples: Sequence[str]
     backward: Seconds
     forward: Seconds
-
-    def only(self, samples: Collection[str]) -> Timed:
-        """The seconds of these samples."""
-        kept = [at for at, name in enumerate(self.samples) if name in samples]
-        backward, forward = (
-            {method: [values[at] for at in kept] for method, values in seconds.items()}
-            for seconds in (self.backward, self.forward)
-        )
-        return Timed([self.samples[at] for at in kept], backward, forward)
 
 
 def nodes(run: Run) -> Iterator[Measurement]:

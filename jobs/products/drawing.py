@@ -7,7 +7,7 @@ which one method has no relevance is a reject of that method only.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, product
 from typing import Any
@@ -87,17 +87,6 @@ class DrawnCurves:
         """Add a reject of the sample `row` for each of `methods`; the first reason that a sample gets stays."""
         for method in methods:
             self.rejects[method].setdefault(row["sample_id"], Reject(row["sample_id"], reason, detail))
-
-    def only(self, samples: Collection[str]) -> DrawnCurves:
-        """The rows and rejects of the samples with these ids."""
-        rows = {
-            name: [row for row in of_method if row["sample_id"] in samples] for name, of_method in self.rows.items()
-        }
-        rejects = {
-            name: {sample: reject for sample, reject in of_method.items() if sample in samples}
-            for name, of_method in self.rejects.items()
-        }
-        return DrawnCurves(defaultdict(list, rows), defaultdict(dict, rejects), self.splits)
 
     def made(self, method: str) -> Made:
         """The curves of one method as the content of a shard."""

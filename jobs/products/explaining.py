@@ -6,11 +6,10 @@ against the model's.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from closelook.alti import AltiRelevance
 from closelook.jobs.methods import METHODS
 from closelook.jobs.plan.finer import KEPT
 from closelook.jobs.plan.units import LABELS_PASS
-from closelook.jobs.products.record import Exited, Row
+from closelook.jobs.products.record import Row
 from closelook.jobs.products.unaltered import left_unaltered
 from closelook.lrp_core import Batch, ModelView, Relevance, Request
 from closelook.lrp_core.device.clock import StageClock
@@ -57,12 +56,6 @@ class ExplainedBatch:
     relevance: dict[Request, Relevance]
     timings: tuple[Timing, ...]
     names: NeuronNames | None = None  # of neurons, if relevance of neurons was asked for
-
-    def only(self, samples: Collection[str]) -> ExplainedBatch:
-        """The batch with only the rows of these samples."""
-        kept = [index for index, row in enumerate(self.rows) if row["sample_id"] in samples]
-        relevance = {request: result.mapped(lambda tensor: tensor[kept]) for request, result in self.relevance.items()}
-        return replace(self, rows=tuple(self.rows[index] for index in kept), relevance=relevance)
 
 
 @dataclass(frozen=True)
@@ -153,7 +146,7 @@ class Explainer:
         names = {request.method for request in requests}
         who = f"method {', '.join(sorted(names))}"
         checked = left_unaltered(self.view.model, who, names) if is_of_package(method) else nullcontext()
-        with checked, staying():
+        with checked:
             results = method.compute(self.view, batch, distinct, clock=clock, **finer, **settings)
         return {request: results[base] for request, base in base_request_of.items()}
 
@@ -184,24 +177,6 @@ def _planned(results: Mapping[Request, Relevance]) -> tuple[int, int] | tuple[()
     plans = [plan for result in results.values() if isinstance(result, AltiRelevance) for plan in result.plans]
     largest = max(plans, key=lambda plan: plan.bytes, default=None)
     return () if largest is None else (largest.bytes, largest.chunk.vectors)
-
-
-@contextmanager
-def staying() -> Iterator[None]:
-    """Inside, an exception that would end the process, such as SystemExit, is raised as Exited instead.
-
-    Ctrl-C in the main thread and Ray's SIGTERM still end the process.
-    """
-    try:
-        yield
-    except Exception:
-        raise
-    except BaseException as error:
-        # Ctrl-C is raised in the main thread only; Ray marks the exception of its SIGTERM by an attribute.
-        stopped = isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
-        if stopped or getattr(error, "ray_terminate_msg", None) is not None:
-            raise
-        raise Exited(": ".join(filter(None, (type(error).__name__, " ".join(str(error).split()))))) from error
 
 
 def is_of_package(method: Method) -> bool:

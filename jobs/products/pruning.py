@@ -211,12 +211,6 @@ class Hits:
     removed: np.ndarray  # [S] heads removed at each point
     splits: int
 
-    def only(self, samples: set[str]) -> Hits:
-        """The hits of these samples."""
-        kept = [index for index, name in enumerate(self.samples) if name in samples]
-        names = tuple(self.samples[index] for index in kept)
-        return Hits(names, self.right[:, :, kept], self.evaluated[:, kept], self.removed, self.splits)
-
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Hits]:
     """The hits of every part's curves. Each sample runs under the curves that evaluate it.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from closelook.jobs.cluster.attempts import Attempts, Untroubled, Watchdog
 from closelook.jobs.plan.node import Node, Part, Run
@@ -38,10 +37,6 @@ class NodeFailed(RuntimeError):
     """A node cannot be computed on this model, whatever the samples; the message names the error."""
 
 
-class Exited(RuntimeError):
-    """Code of a package raised an exception that would end the process, such as SystemExit; the message names it."""
-
-
 @dataclass(frozen=True)
 class Made:
     """The result of one part of a unit: the table of its shard, and rejects for the samples without rows in it."""
@@ -53,12 +48,6 @@ class Made:
     schema: pa.Schema | None = None  # of the table; None: that of the product's record
     facts: Mapping[str, Any] = field(default_factory=dict)  # further entries of the manifest
     written: Mapping[str, Written] = field(default_factory=dict)  # files that the computation has written, by path
-
-    def only(self, samples: Collection[str]) -> Made:
-        """The rows and rejects of these samples, and `splits`; other fields are dropped."""
-        kept = pc.is_in(self.table["sample_id"], pa.array(samples, pa.string()))
-        rejects = tuple(reject for reject in self.rejects if reject.sample_id in samples)
-        return Made(self.table.filter(kept), rejects, self.splits)
 
 
 @dataclass

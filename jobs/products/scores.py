@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -114,25 +115,16 @@ def metrics_of_layers(config: RunConfig, task: str) -> Metrics:
 
 def _held_against(run: Run, product: str) -> Iterator[tuple[ModelPlan, Cell, str]]:
     """Yield planned cells of `product` that are scored, as (model, cell, hash of the evidence of its samples)."""
-    evidence: dict[str, str] = {}
     for model in run.plan.models:
         for cell in model.cells:
             views = model.inputs[cell.artifact.task]
             if cell.artifact.product == product and not views.of_answers:  # units of answers are scored
-                if views.folder not in evidence:
-                    evidence[views.folder] = _digest(run.store, views)
-                yield model, cell, evidence[views.folder]
+                yield model, cell, views.kept("evidence", partial(_evidence, run.store, views))
 
 
-def _digest(store: Store, views: Inputs) -> str:
+def _evidence(store: Store, views: Inputs) -> str:
     """A hash of everything in the views that scores depend on."""
-
-    def find() -> str:
-        return digest_of(store.read(views.paths, VIEW, VIEW_COLUMNS))
-
-    if views.is_entered:
-        return views.fact("evidence", find)
-    return store.kept(("evidence", views.folder), store.stamps(views.folder), find)
+    return digest_of(store.read(views.paths, VIEW, VIEW_COLUMNS))
 
 
 def units(run: Run, nodes: Sequence[ScoresNode]) -> Iterator[Unit]:

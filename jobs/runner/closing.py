@@ -77,10 +77,8 @@ def close(
     names = [path.rpartition("/")[2] for path in accounts]
     files = {path: file for account in accounts.values() for path, file in account.files.items()}
     files |= _write_rejects(ledger, artifact.rejects, rejects.rows)
-    by_row = sum(account.batches_by_row for account in accounts.values())
-    fallbacks = {"batches_halved": reports.splits, "batches_by_row": by_row}
     entries: dict[str, Any] = {"shards": names, "model": model_entry(node), "rejects": dict(rejects.counts)}
-    entries["fallbacks"] = fallbacks
+    entries["fallbacks"] = {"batches_halved": reports.splits}
     failing = False
     accounted = True
     if computed is not None:
@@ -176,4 +174,4 @@ def _read_account(store: Store, product: Product, node: Node, path: str) -> Acco
         return None
     of_samples = "sample_id" in shard.table.column_names
     count = pc.count_distinct(shard.table["sample_id"]).as_py() if of_samples else None
-    return Account(count, shard.rejects, files=files, batches_by_row=shard.origin.batches_by_row)
+    return Account(count, shard.rejects, files=files)

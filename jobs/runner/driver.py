@@ -117,11 +117,9 @@ def _tables(groups: Sequence[Unread]) -> Iterator[pa.Table]:
 
 @dataclass
 class ModelWork:
-    """The missing units of one model, in the precisions that share workers, while they are computed."""
+    """The missing units of one model, while they are computed."""
 
     run: Run
-    name: str
-    dtypes: tuple[str, ...]
     groups: tuple[Group, ...]
     accounts: dict[str, Account] = field(default_factory=dict)  # of the shards that workers wrote, by path
     splits: int = 0
@@ -136,14 +134,13 @@ class ModelWork:
         """The work for the scheduler."""
         resolved, config = self.plan.resolved, self.run.config
         return Work(
-            name=self.name,
+            name=resolved.config.name,
             model=resolved.config,
             worker=Worker,
             arguments=(self.run.store, resolved, WorkerOptions.of(config, resolved.config)),
             size=sum(group.size for group in self.groups),
             units=sum(len(group.missing) for group in self.groups),
             reader=self.reader,
-            dtypes=self.dtypes,
             on_report=self.add,
             on_end=self.close,
         )
@@ -231,7 +228,7 @@ def _reports(store: Store, options: WorkerOptions, units: Sequence[tuple[int, pa
 
 
 def missing_work(run: Run, products: Sequence[Product], nodes: Iterable[Node]) -> list[ModelWork]:
-    """The missing units of `nodes`, as one work for each model and the precisions that share workers."""
+    """The missing units of `nodes`, as one work for each model."""
     by_name = {product.name: product for product in products}
     by_model: dict[str, dict[tuple[str, ...], list[Node]]] = defaultdict(dict)
     for node in nodes:
@@ -240,12 +237,8 @@ def missing_work(run: Run, products: Sequence[Product], nodes: Iterable[Node]) -
         together.append(node)
     works = []
     for groups in by_model.values():
-        ordered = [groups[key] for key in sorted(groups, key=lambda key: key[0])]  # one precision after another
-        for dtypes in run.config.together(nodes[0].artifact.dtype for nodes in ordered):
-            of_dtypes = [nodes for nodes in ordered if nodes[0].artifact.dtype in dtypes]
-            made = tuple(_group(run, by_name[nodes[0].artifact.product], nodes) for nodes in of_dtypes)
-            name = run.config.pool_name(made[0].plan.resolved.config, dtypes)
-            works.append(ModelWork(run, name, dtypes, made))
+        ordered = sorted(groups, key=lambda key: key[0])  # one precision after another
+        works.append(ModelWork(run, tuple(_group(run, by_name[key[-1]], groups[key]) for key in ordered)))
     return works
 
 

@@ -1,7 +1,7 @@
 """Computes the parts of a unit from its rows, whichever rows fail. Imports no Ray.
 
-A row that raises an error, ends its process or needs too much memory becomes a reject, and the other rows of its batch
-keep the numbers that they would have had. An error for which no single row is to blame fails the node.
+A batch that fails is halved until rows fail alone. These become rejects, like a row that ends its process.
+An error for which no single row is to blame fails the node.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from closelook.jobs.cluster.attempts import end_with_device
 from closelook.jobs.plan.node import Node, Part
-from closelook.jobs.products.record import Exited, NodeFailed, Opened, Product, Reject, Row
+from closelook.jobs.products.record import NodeFailed, Opened, Product, Reject, Row
 from closelook.jobs.products.unaltered import ModelAltered
 from closelook.jobs.secrets import without_secrets
 from closelook.jobs.store import Artifact
@@ -36,7 +36,6 @@ class Outcome:
     values: list[Values] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
     splits: int = 0  # how many batches were halved because memory ran out
-    batches_by_row: int = 0  # batches whose rows were computed one by one
 
     def of(self, part: Part) -> list[Any]:
         """The values of one part, in the order of batches."""
@@ -119,7 +118,6 @@ class _Batches:
         attempts = self.opened.attempts
         if not rows:
             raise NodeFailed(f"several processes ended while computing it{attempts.reason}")
-        self.outcome.batches_by_row += 1
         for row in rows:
             mark = f"{row['sample_id']}|{self.name}"
             has_ended_worker = attempts.note_row(mark)
@@ -132,61 +130,31 @@ class _Batches:
             attempts.end_row(mark)
 
     def _compute(self, rows: Sequence[Row]) -> None:
-        """Add the values of a batch to the outcome. Rows that raise an error alone become rejects."""
-        attempted = self._attempt(rows)
-        if not isinstance(attempted, Reject):
-            self.outcome.values.append(attempted)
+        """Add the values of a batch to the outcome. One that raises an error is halved until rows raise alone."""
+        reject = self._attempt(rows)
+        if reject is None:
             return
-        values, rejects = self._bisected(rows, attempted)
-        self.outcome.rejects += rejects
-        again = self._in_planned_shape(rows, rejects)
-        self.outcome.values += values if again is None else [again]
-
-    def _bisected(self, rows: Sequence[Row], raised: Reject) -> tuple[list[Values], list[Reject]]:
-        """Halve a batch that raised an error until rows raise alone: (values of the smaller batches, rejects)."""
         if len(rows) == 1:
-            return [], [raised]
-        if raised.reason == OUT_OF_MEMORY:
+            self.outcome.rejects.append(reject)
+            return
+        if reject.reason == OUT_OF_MEMORY:
             self.outcome.splits += 1
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-        values: list[Values] = []
-        rejects: list[Reject] = []
-        for half in _halves(rows):
-            attempted = self._attempt(half)
-            if isinstance(attempted, Reject):
-                smaller_values, smaller_rejects = self._bisected(half, attempted)
-                values += smaller_values
-                rejects += smaller_rejects
-            else:
-                values.append(attempted)
-        return values, rejects
+        middle = len(rows) // 2
+        self._compute(rows[:middle])
+        self._compute(rows[middle:])
 
-    def _in_planned_shape(self, rows: Sequence[Row], rejects: Sequence[Reject]) -> Values | None:
-        """The values of the other rows of a batch, computed in its planned shape, on which rounding depends.
-
-        None if there are no others or no rejects, if the batch raises again, or if memory ran out.
-        """
-        failing = {reject.sample_id for reject in rejects}
-        healthy = [row for row in rows if row["sample_id"] not in failing]
-        if not healthy or not failing or any(reject.reason == OUT_OF_MEMORY for reject in rejects):
-            return None
-        if "position" not in healthy[0]:  # no samples: the numbers of other inputs do not depend on the batch
-            again = self._attempt(healthy)
-            return None if isinstance(again, Reject) else again
-        stood_in = [_stand_in(row, healthy[0]) if row["sample_id"] in failing else row for row in rows]
-        again = self._attempt(stood_in)
-        return None if isinstance(again, Reject) else _only(again, {row["sample_id"] for row in healthy})
-
-    def _attempt(self, rows: Sequence[Row]) -> Values | Reject:
-        """The batch's values or, if it fails, a reject with the reason, of the row to blame or else of the first row.
+    def _attempt(self, rows: Sequence[Row]) -> Reject | None:
+        """Add the values of a batch to the outcome. If it fails, returns a reject with the reason instead.
 
         The reason is returned and not raised, so that the caller acts when all tensors of the failed batch are freed:
         the traceback of an exception that is being handled keeps them alive. Raises NodeFailed if no row is to blame.
         """
         assert self.product.compute is not None
         try:
-            return self.product.compute(self.opened, self.parts, rows)
+            self.outcome.values.append(self.product.compute(self.opened, self.parts, rows))
+            return None
         except (NodeFailed, ModelAltered):
             raise
         except Exception as error:
@@ -202,9 +170,8 @@ class _Batches:
             if isinstance(error, UserError):
                 raise NodeFailed(" ".join(str(error).split())) from error
             if isinstance(error, PROGRAMMING_ERRORS):
-                raise NodeFailed(f"{describe(error)}{_of_samples(rows)}") from error
-            if isinstance(error, Exited) and len(rows) == 1:  # in larger batches, search for the row
-                raise NodeFailed(f"{without_secrets(str(error))[:300]}{_of_samples(rows)}") from error
+                names = first_and_others([row["sample_id"] for row in rows])
+                raise NodeFailed(f"{describe(error)} ({names})") from error
             return Reject(first, "model_error", describe(error))
 
 
@@ -246,52 +213,8 @@ def that_fits(compute: Any, token_budget: int) -> tuple[Any, int]:
             splits += 1
 
 
-def _of_samples(rows: Sequence[Row]) -> str:
-    """The samples of these rows in parentheses, for the end of a message."""
-    return f" ({first_and_others([row['sample_id'] for row in rows])})"
-
-
-def _halves(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
-    """The first and the second half of rows."""
-    middle = len(rows) // 2
-    return rows[:middle], rows[middle:]
-
-
 def _slices(rows: Sequence[Row], cuts: Sequence[int]) -> Iterator[Sequence[Row]]:
     """Yield the batches of `rows` that start at the indices `cuts`."""
     ends = [*cuts[1:], len(rows)] if cuts else []
     for start, end in zip(cuts, ends, strict=True):
         yield rows[start:end]
-
-
-def _only(values: Values, samples: set[str]) -> Values:
-    """The values of these samples. Parts that shared a value still share one."""
-    kept = {id(value): value.only(samples) for value in values.values()}
-    return {part: kept[id(value)] for part, value in values.items()}
-
-
-def _stand_in(row: Row, healthy: Row) -> Row:
-    """A row of the shape of `row` that computes as `healthy` does. It keeps the place of a row that fails.
-
-    The tokens of `healthy` are repeated to the lengths of `row`. The id and position are those of `row`, as are all
-    fields but tokens of a row that explains a whole answer.
-    """
-    tokens = list(healthy["input_ids"])
-    length = len(row["input_ids"])
-    repeated = (tokens * (length // len(tokens) + 1))[:length]
-    types = None if row.get("token_type_ids") is None else [0] * length
-    decoder_ids, position = row.get("decoder_input_ids"), min(row["position"], length - 1)
-    if decoder_ids is not None:  # the start token comes first
-        decoder_ids = [decoder_ids[0], *(tokens * len(decoder_ids))[: len(decoder_ids) - 1]]
-        position = min(row["position"], len(decoder_ids) - 1)
-    answer = row.get("answer_ids")
-    of_answer = {} if answer is None else {**row, "answer_ids": (tokens * len(answer))[: len(answer)]}
-    return {
-        **healthy,
-        **of_answer,
-        "decoder_input_ids": decoder_ids,
-        "token_type_ids": types,
-        "sample_id": row["sample_id"],
-        "input_ids": repeated,
-        "position": position,
-    }

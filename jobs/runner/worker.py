@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,9 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from closelook.evaluation.schema import REJECT
-from closelook.jobs.cluster.attempts import Attempts, Watchdog, loading
+from closelook.jobs.cluster.attempts import LOADING, Attempts, Watchdog
 from closelook.jobs.cluster.pools import own_device
 from closelook.jobs.cluster.reports import Report, reported
+from closelook.jobs.plan.checkpoints import ModelUnavailable
 from closelook.jobs.plan.models import ResolvedModel, open_view
 from closelook.jobs.plan.node import Part
 from closelook.jobs.plan.units import FEW, REASONS_IN_DATA, Account, Task, WorkerOptions
@@ -29,7 +30,6 @@ from closelook.jobs.products.table import PRODUCTS, is_of_package
 from closelook.jobs.store import Artifact, Store
 from closelook.jobs.store.lock import is_asked
 from closelook.jobs.store.retry import retried
-from closelook.jobs.store.spent import COMMIT, WAIT, spending
 from closelook.lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ class Unfit(Exception):
 def checked(product: Product, made: Any, samples: Collection[str]) -> Made:
     """The result of a part, checked: every row and reject belongs to one of the unit's `samples`, and none has both.
 
-    For products of packages, samples with numbers that are not finite become rejects. Rows of other things than
-    samples, and units without samples, are not checked. Raises Unfit, naming a sample, for any other result.
+    Rows of other things than samples, and units without samples, are not checked. Raises Unfit, naming a sample, for
+    any other result.
     """
     if not isinstance(made, Made) or not isinstance(made.table, pa.Table):
         raise Unfit(f"product {product.name} must return Made with a pyarrow.Table as `table`, not {_kind(made)}")
@@ -61,36 +61,12 @@ def checked(product: Product, made: Any, samples: Collection[str]) -> Made:
             raise Unfit(f"there are {kind} of sample {min(map(str, foreign))}, which is not in this unit")
     if both := explained & rejected:
         raise Unfit(f"there are both rows and a reject of sample {min(both)}")
-    return _without_infinite(made) if is_of_package(product.name) else made
+    return made
 
 
 def _kind(made: Any) -> str:
     """The type of a wrong result, for the message."""
     return type(made.table).__name__ if isinstance(made, Made) else type(made).__name__
-
-
-def _without_infinite(made: Made) -> Made:
-    """The result without samples that have a number that is not finite: they become rejects. Nulls are allowed."""
-    fine = pa.array([True] * made.table.num_rows)
-    for column in made.table.columns:
-        fine = pc.and_(fine, _finite(column.combine_chunks()))
-    if pc.all(fine).as_py() in (True, None):
-        return made
-    lost = made.table.filter(pc.invert(fine))[_SAMPLE].unique()
-    rejects = tuple(Reject(name, "not_finite", "one of its numbers is not finite") for name in lost.to_pylist())
-    kept = made.table.filter(pc.invert(pc.is_in(made.table[_SAMPLE], lost)))
-    return replace(made, table=kept, rejects=(*made.rejects, *rejects))
-
-
-def _finite(values: pa.Array) -> pa.Array:
-    """For each value, False if it is or has (in a list) an infinite number or NaN."""
-    if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
-        inner, owners = _finite(pc.list_flatten(values)), pc.list_parent_indices(values)
-        bad = set(owners.filter(pc.invert(inner)).to_pylist())
-        return pa.array([at not in bad for at in range(len(values))])
-    if not pa.types.is_floating(values.type):
-        return pa.array([True] * len(values))
-    return pc.fill_null(pc.is_finite(values), True)
 
 
 def _leaving_the_model(product: Product) -> Product:
@@ -157,16 +133,17 @@ class Worker:
             raise UserError(f"no package on this machine has the product {task.product}: ship its wheel with the job")
         attempts = Attempts(self._store, task.title, self._options.max_attempts, self._options.run)
         opened = Opened(self._store, self._options, attempts, self._model, token_budget=task.token_budget)
-        with self._free_device():
+        with self._device:
+            start = time.perf_counter()
             names, outcomes = self._computed(product, opened, task, rows)
-        with spending(COMMIT):
-            unit = _Unit(product, opened, names)
-            failed, accounts, splits = retried(partial(self._commit, unit, outcomes))
+            wall_s = time.perf_counter() - start
+        unit = _Unit(product, opened, names)
+        failed, accounts, splits = retried(partial(self._commit, unit, outcomes))
         attempts.clear()
         explained = {task.methods[path]: account.explained for path, account in accounts.items()}
         by_part = [{reject["sample_id"] for reject in account.rejects} for account in accounts.values()]
         rejected = set.intersection(*by_part) if by_part else ()  # the samples that every part rejects
-        counts = {"rejects": len(rejected), "explained": explained, "splits": splits}
+        counts = {"rejects": len(rejected), "explained": explained, "splits": splits, "wall_s": wall_s}
         return {"accounts": accounts, "failed": failed, **counts}
 
     def _computed(
@@ -180,15 +157,16 @@ class Worker:
         from closelook.jobs.products.unaltered import ModelAltered
 
         while True:
-            samples = rows
-            if self._model is not None:
-                opened.loaded = self._loaded(task.dtype)
-                samples = self._prepared(opened.view, task, rows)
-            names = tuple(row["sample_id"] for row in samples)  # before any computation may change them
-            opened.memory, opened.watchdog = self._memory, self._watchdog
-            opened.attempts.begin()
+            is_loaded = self._model is None or (self._view is not None and self._dtype == task.dtype)
+            opened.attempts.begin(None if is_loaded else LOADING)
             try:
                 with opened.attempts.survived():
+                    samples = rows
+                    if self._model is not None:
+                        opened.loaded = self._loaded(task.dtype, opened.attempts)
+                        samples = self._prepared(opened.view, task, rows)
+                    names = tuple(row["sample_id"] for row in samples)  # before any computation may change them
+                    opened.memory, opened.watchdog = self._memory, self._watchdog
                     return names, self._compute(product, opened, task, samples)
             except ModelAltered as error:
                 nodes = [part.node.artifact for part in task.parts if part.node.artifact not in self._failed]
@@ -196,24 +174,23 @@ class Worker:
                 self._failed |= dict.fromkeys(at_fault, NodeFailed(str(error)))
                 self._view = opened.loaded = None
 
-    @contextmanager
-    def _free_device(self) -> Iterator[None]:
-        """Wait for the device, which belongs to this thread inside."""
-        with spending(WAIT):
-            self._device.acquire()
-        try:
-            yield
-        finally:
-            self._device.release()
+    def _loaded(self, dtype: str, attempts: Attempts) -> ModelView:
+        """The model in this precision. Only one model is kept in memory at a time.
 
-    def _loaded(self, dtype: str) -> ModelView:
-        """The model in this precision. Only one model is kept in memory at a time."""
+        Raises ModelUnavailable if loading it ended `max_attempts` processes that had this unit.
+        """
         assert self._model is not None
         if self._view is None or self._dtype != dtype:
+            deaths = attempts.deaths(LOADING)
+            if deaths >= self._options.max_attempts:
+                raise ModelUnavailable(
+                    f"model {self._model.config.name}: loading it ended {deaths} processes, as when a node has too "
+                    "little memory: lower its max_memory or workers, or give it larger nodes"
+                )
             self._view = None
             self._memory = {}
-            with loading(self._store, self._model.config.name, self._options.max_attempts, self._options.run):
-                self._view, self._dtype = self._open(dtype), dtype
+            self._view, self._dtype = self._open(dtype), dtype
+            attempts.rest()
         return self._view
 
     def _open(self, dtype: str) -> ModelView:
@@ -293,17 +270,15 @@ class Worker:
             names = first_and_others([failure.sample_id for failure in failures])
             return f"every row of a unit failed, {names}: {_reasons(failures)}"
         path, *others = part.paths
-        origin = replace(part.origin, batches_by_row=outcome.batches_by_row)
         files = dict(made.written)
         for other, table in zip(others, made.beside, strict=False):  # others may be in `made.written`
-            files[other] = self._store.write_shard(other, table, table.schema, None, origin)
+            files[other] = self._store.write_shard(other, table, table.schema, None, part.origin)
         schema = made.schema or schema
         rejected = _reject_table(product, rejects)
-        files[path] = self._store.write_shard(path, made.table, schema, rejected, origin)
+        files[path] = self._store.write_shard(path, made.table, schema, rejected, part.origin)
         of_samples = "sample_id" in schema.names
         count = pc.count_distinct(made.table["sample_id"]).as_py() if of_samples else None
-        account = Account(count, rejected.to_pylist(), dict(made.facts), files, origin.batches_by_row)
-        return account, made.splits
+        return Account(count, rejected.to_pylist(), dict(made.facts), files), made.splits
 
 
 def _reject_table(product: Product, rejects: Sequence[Reject]) -> pa.Table:

@@ -55,10 +55,10 @@ def record_of(ledger: Ledger, task: str) -> dict[str, Any]:
 
 
 def samples_in(ledger: Ledger, task: str, columns: Columns = None) -> Iterator[pa.Table]:
-    """Yield the shards of the task's samples. Raises StoreError if they differ from their manifest."""
+    """Yield the shards of the task's samples. Raises Damaged if they differ from their manifest."""
     return _shards(ledger, samples_of(task), GENERIC, columns)
 
 
-def _shards(ledger: Ledger, artifact: Artifact, schema: pa.Schema, columns: Columns) -> Iterator[pa.Table]:
-    """Yield the shards of an artifact."""
-    return ledger.read_whole(artifact, list(ledger.whole(artifact)), schema, columns)
+def _shards(ledger: Ledger, place: Artifact, schema: pa.Schema, columns: Columns) -> Iterator[pa.Table]:
+    """Yield the shards of the artifact in this place."""
+    return ledger.store.read_each(ledger.files_at(place), schema, columns)

@@ -53,18 +53,15 @@ def compute_plan(run: Run, stage: str) -> StageSummary:
     waiting: list[str] = []
     planned: dict[Node, None] = {}
     missing: dict[Node, None] = {}
-    nodes: list[Node] = []
-    before: tuple[Product, ...] = ()
     for products in _order(stage):
         if is_asked(run.store):
             break
-        if products != before:  # not for contexts again: their corpus stays the one that was read
-            nodes = [node for product in products for node in product.nodes(run)]
-        before = products
+        nodes = [node for product in products for node in product.nodes(run)]
         to_make = [node for node in nodes if not _is_made(run, node)]
         ready = {node: all(map(run.ledger.is_done, (*node.made_of, *node.needs))) for node in to_make}
         for node, is_ready in ready.items():
-            _clear(run, node, is_ready)
+            if is_ready and not node.artifact.is_keyed():  # the file will get other numbers
+                run.ledger.forget(node.artifact)
         waiting += [line for node in to_make for line in _waits_for(run, node)]
         computable = [node for node, is_ready in ready.items() if is_ready]
         failures += make(run, products, computable, stage, record.counts, record.alone)
@@ -134,18 +131,6 @@ def _is_made(run: Run, node: Node) -> bool:
     if node.artifact.is_keyed():
         return run.ledger.is_done(node.artifact)
     return node.state(run.ledger) == "done"  # its file has no key in its name: other sources would replace its numbers
-
-
-def _clear(run: Run, node: Node, ready: bool) -> None:
-    """Remove files that must not remain while the node is computed, or while its sources are incomplete.
-
-    `ready` is True if the sources are complete.
-    """
-    run.ledger.discard_damaged(node.artifact)
-    # If a source has lost shards, the node's numbers are right again once these are computed again.
-    is_outdated = ready or not any(map(run.ledger.described_damage, node.made_of))
-    if is_outdated and not node.artifact.is_keyed():  # first the manifest: the file will get other numbers
-        run.ledger.forget(node.artifact)
 
 
 def _undecided(run: Run, stage: str) -> Iterator[Choice]:

@@ -11,9 +11,8 @@ from closelook.jobs.store.artifacts import (
     views_of,
 )
 from closelook.jobs.store.files import TEMPORARY, Damaged, StoreError, StoreFull, Written
-from closelook.jobs.store.ledger import Ledger
+from closelook.jobs.store.ledger import Ledger, State
 from closelook.jobs.store.shards import Columns, Origin, Store
-from closelook.jobs.store.states import State
 
 __all__ = [
     "TEMPORARY",

@@ -3,16 +3,12 @@
 The root is a local path, ``file://``, ``s3://`` or ``gs://``. A file becomes visible only when it is complete: by a
 rename locally, by a single put on object stores. Errors that pass by themselves are waited out (jobs/store/retry.py).
 No path leads out of the root.
-
-Also the number of a root's format: closelook refuses a root whose format only a later version knows. In format 1, which
-stores no number, manifests embed configurations and list no hashes. Format 2 is described in docs/store.md.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import re
 import uuid
@@ -29,17 +25,11 @@ import pyarrow.fs as pafs
 
 from closelook.jobs.store.exclusive import create_local, create_object
 from closelook.jobs.store.retry import one_line, retried
-from closelook.jobs.store.spent import COMMIT, READ, spending
 from closelook.lrp_core.records.types import UserError
-from closelook.versions import versions
 
 T = TypeVar("T")
 TEMPORARY = ".tmp-"  # the beginning of the names of temporary files
-FIRST, FORMAT = 1, 2  # the format of a root without a number, and the one that this version writes
-_FORMAT_PATH = "format.json"
 _READS_AT_ONCE = 32
-_PIECE_BYTES = 1 << 25
-_MARKS = (b"\x00", b"\x01")
 #: By URL scheme, the end of error messages: where the object store takes its credentials from.
 _CREDENTIALS = {
     "s3": " (credentials are AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, another endpoint is AWS_ENDPOINT_URL)",
@@ -122,16 +112,6 @@ class Files:
         """The end of an error message about a lost or damaged file: the command that computes it again."""
         return f"`closelook run --root {self.root}` computes it again"
 
-    @property
-    def remedy_for_changed(self) -> str:
-        """The end of an error message about a file whose bytes changed, while its size is that in the manifest."""
-        return f"remove it, then {self.remedy}"
-
-    @property
-    def remedy_for_samples(self) -> str:
-        """The end of an error message about lost or damaged samples: the command that prepares them again."""
-        return f"run `closelook prepare --root {self.root}`"
-
     def url(self, path: str = "") -> str:
         """The full path or URL of `path`, for messages."""
         return f"{self.root.rstrip('/')}/{path}".rstrip("/")
@@ -140,7 +120,6 @@ class Files:
         """The end of an error message: where credentials of this kind of root belong; "" for local roots."""
         return _CREDENTIALS.get(self.root.partition("://")[0], "")
 
-    @spending(COMMIT)
     def write_bytes(self, path: str, data: bytes) -> Written:
         """Write or replace the file at `path` in one step. Returns its size and hash.
 
@@ -179,45 +158,13 @@ class Files:
                 return create_local(target, data)
         return create_object(self.root, target, getattr(self._fs, "region", None), data)
 
-    @spending(READ)
     def read_bytes(self, path: str) -> bytes:
         """The content of the file at `path`. Raises FileNotFoundError if there is none."""
 
         def read() -> bytes:
             with self._fs.open_input_file(self._at(path)) as stream:
-                return self._content(stream, path, 0, stream.size())
-
-        return retried(read)
-
-    def _content(self, stream: Any, path: str, start: int, count: int) -> bytes:
-        """`count` bytes of the open file at `path`, from byte `start` on.
-
-        Raises ConnectionError, which passes, if fewer arrive. pyarrow does not tell when the answer of an object store
-        ends early: the rest of its buffer then stays as it was. So the last byte is set to a value before. A file that
-        has this value there is read again, with another one.
-        """
-        buffer = bytearray(count)
-        for mark in _MARKS:
-            buffer[-1:] = mark[:count]
-            stream.seek(start)
-            if stream.readinto(buffer) == count and not (count and buffer.endswith(mark)):
-                return bytes(buffer)
-        raise ConnectionError(f"not all of the {count} bytes of {self.url(path)} arrived")
-
-    def pieces(self, path: str) -> Iterator[bytes]:
-        """The content of a file in pieces of _PIECE_BYTES, for files too large for memory. Raises FileNotFoundError."""
-        start, piece = 0, self._piece(path, 0)
-        while piece:
-            yield piece
-            start += len(piece)
-            piece = self._piece(path, start) if len(piece) == _PIECE_BYTES else b""
-
-    def _piece(self, path: str, start: int) -> bytes:
-        """At most _PIECE_BYTES of a file from byte `start` on; empty at its end."""
-
-        def read() -> bytes:
-            with self._fs.open_input_file(self._at(path)) as stream:
-                return self._content(stream, path, start, min(_PIECE_BYTES, stream.size() - start))
+                content: bytes = stream.read()
+                return content
 
         return retried(read)
 
@@ -239,7 +186,6 @@ class Files:
         with ThreadPoolExecutor(min(_READS_AT_ONCE, len(paths))) as threads:
             return list(threads.map(read, paths))
 
-    @spending(COMMIT)
     def delete(self, path: str) -> None:
         """Remove a file, if it exists. Raises the error of `check` if this run may no longer write to the store."""
         self.check()
@@ -329,34 +275,3 @@ def _write_local(target: str, data: bytes) -> None:
         if os.path.exists(temporary):
             os.remove(temporary)
         raise
-
-
-def format_of(files: Files) -> int:
-    """The format of a root. Raises StoreError if it is later than FORMAT or its number cannot be read."""
-    (text,) = files.read_all([_FORMAT_PATH])
-    if text is None:
-        return FIRST
-    try:
-        record = json.loads(text)
-        number, writer = int(record["format"]), str(record["closelook"])
-    except (ValueError, KeyError, TypeError):
-        raise StoreError(
-            f"{files.url(_FORMAT_PATH)} does not say which format the root has: remove the file, unless a closelook "
-            f"later than {_version()} wrote to this root"
-        ) from None
-    if number > FORMAT:
-        raise StoreError(
-            f"the root {files.root} has format {number}, which closelook {writer} wrote; this is closelook "
-            f"{_version()}, which reads formats up to {FORMAT}: install closelook {writer} or later"
-        )
-    return number
-
-
-def write_format(files: Files) -> None:
-    """Record in the root that it has this version's format."""
-    files.write_bytes(_FORMAT_PATH, json.dumps({"format": FORMAT, "closelook": _version()}).encode())
-
-
-def _version() -> str:
-    """The installed version of closelook, for messages."""
-    return versions().get("closelook", "(not installed)")

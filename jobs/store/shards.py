@@ -9,39 +9,26 @@ import errno
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from closelook.evaluation.schema import SchemaMismatch, check, is_named
-from closelook.jobs.store.files import (
-    FORMAT,
-    TEMPORARY,
-    Damaged,
-    Files,
-    StoreError,
-    Written,
-    format_of,
-    write_format,
-    written,
-)
-from closelook.jobs.store.manifests import Manifests, manifest
+from closelook.jobs.store.files import TEMPORARY, Damaged, Files, StoreError, Written, written
 from closelook.jobs.store.retry import StillUnavailable, one_line, retried
-from closelook.jobs.store.spent import COMMIT, READ, spending
 
 T = TypeVar("T")
 Columns = list[str] | None  # the columns that are read; None: all
 RowsAndRejects = tuple[pa.Table, list[dict[str, Any]]]
 _SMALL_BYTES = 1 << 20
+_MANIFESTS = "manifest"  # the folder of manifests
 _HELD_AT_ONCE = 8  # shards that `read_each` reads together from an object store
 #: Errors of reading a file that is not Parquet, or is damaged. SchemaMismatch is a ValueError, so it is among them.
 NOT_PARQUET = (OSError, pa.ArrowException, ValueError)
-#: Keys in the metadata of a shard: its rejects, the key of its artifact, the name of its unit, its number of rows, and
-#: (if any) how many batches of the unit were computed row by row.
+#: Keys in the metadata of a shard: its rejects, the key of its artifact, the name of its unit, its number of rows.
 _REJECTS_KEY, _KEY, _UNIT, _ROWS = b"closelook.rejects", b"closelook.key", b"closelook.unit", b"closelook.rows"
-_BATCHES_BY_ROW = b"closelook.batches_by_row"
 
 
 @dataclass(frozen=True)
@@ -50,7 +37,6 @@ class Origin:
 
     key: str  # of the artifact
     unit: str  # name of the unit
-    batches_by_row: int = field(default=0, compare=False)  # how many batches were computed row by row
 
 
 @dataclass(frozen=True)
@@ -68,9 +54,8 @@ class Store(Files):
 
     def __init__(self, root: str) -> None:
         super().__init__(root)
-        self._manifests = Manifests(self)
+        self._manifests: dict[str, tuple[Any, bytes]] = {}  # (time and size, content) by path, as they were last read
         self._kept: dict[Any, tuple[Any, Any]] = {}  # (stamp, result) by name, see `kept`
-        self._format: int | None = None  # None: not read yet
 
     @staticmethod
     def runtime(model: str, task: str, dtype: str) -> str:
@@ -86,38 +71,21 @@ class Store(Files):
     def create(self) -> None:
         """Create the root, if needed, and test that it can be written to.
 
-        Raises StoreError if it cannot, with the reason, and if the root has a later format.
+        Raises StoreError if it cannot, with the reason.
         """
         try:
-            self.check_format()
             self.write_bytes(f"{TEMPORARY}probe", b"")
             self.delete(f"{TEMPORARY}probe")
         except OSError as error:
             raise StoreError(f"cannot write to the root {self.root}: {one_line(error)}{self._hint()}") from None
 
-    def check_format(self) -> None:
-        """Raise StoreError if the root has a later format than this version reads. Reads the format once."""
-        if self._format is None:
-            self._format = format_of(self)
-
-    def adopt_format(self) -> None:
-        """Set the root's format to this version's if it is older. Called before each write of manifests.
-
-        Raises StoreError as `check_format`.
-        """
-        self.check_format()
-        if self._format != FORMAT:
-            write_format(self)
-            self._format = FORMAT
-
     def write_bytes(self, path: str, data: bytes) -> Written:
         """As `Files.write_bytes`; a manifest is read anew afterwards."""
-        self._manifests.forget(path)  # two writes in one second have the same time on object stores
+        self._manifests.pop(path, None)  # two writes in one second have the same time on object stores
         return super().write_bytes(path, data)
 
     # Shards.
 
-    @spending(COMMIT)
     def write_shard(
         self,
         path: str,
@@ -136,8 +104,6 @@ class Store(Files):
             footer[_REJECTS_KEY] = json.dumps(rejects.to_pylist(), ensure_ascii=False).encode()
         if origin is not None:
             named = {_KEY: origin.key, _UNIT: origin.unit, _ROWS: str(table.num_rows)}
-            if origin.batches_by_row:
-                named[_BATCHES_BY_ROW] = str(origin.batches_by_row)
             footer |= {name: value.encode() for name, value in named.items()}
         return self.write_parts(path, [table], schema.with_metadata(footer))
 
@@ -152,7 +118,6 @@ class Store(Files):
                 rows += table.num_rows
         return replace(self.write_bytes(path, buffer.getvalue()), rows=rows)
 
-    @spending(READ)
     def read(self, path: str | Iterable[str], schema: pa.Schema, columns: Columns = None) -> pa.Table:
         """The rows of one shard (`path` ends in .parquet), of all shards in a folder, or of a list of shards, in order.
 
@@ -179,7 +144,6 @@ class Store(Files):
         """The table of each shard, without its rejects."""
         return self.at_once(lambda shard: self.read_shard(shard, schema, columns)[0], shards)
 
-    @spending(READ)
     def read_shard(self, path: str, schema: pa.Schema, columns: Columns = None) -> RowsAndRejects:
         """The rows of one shard and the rejects committed with them. Raises as `read` does."""
 
@@ -189,15 +153,15 @@ class Store(Files):
                 size = stream.size()
                 if size > _SMALL_BYTES:
                     return self._parsed(path, stream, schema, columns)
-                data = self._content(stream, path, 0, size)
-                return self._parsed(path, pa.BufferReader(data), schema, columns)
+                return self._parsed(path, pa.BufferReader(stream.read()), schema, columns)
 
         try:
             return retried(read)
         except (FileNotFoundError, StillUnavailable, SchemaMismatch):
             raise
-        except NOT_PARQUET:
-            return self._read_again(path, schema, columns)
+        except NOT_PARQUET as error:
+            url, reason = self.url(path), one_line(error)
+            raise Damaged(f"{url} cannot be read, {reason}: remove it, then {self.remedy}") from error
 
     def _parsed(self, path: str, source: Any, schema: pa.Schema, columns: Columns) -> RowsAndRejects:
         """The columns of the Parquet file in `source`, and its rejects. Page checksums are verified."""
@@ -211,22 +175,6 @@ class Store(Files):
         check(file.schema_arrow, schema, self.url(path))
         return file.read(columns=columns)
 
-    def _read_again(self, path: str, schema: pa.Schema, columns: Columns) -> RowsAndRejects:
-        """The rows and rejects of a shard whose first reading failed, from a second reading of the whole file.
-
-        The first may have failed in transfer, or because the file was replaced meanwhile. Raises Damaged if the second
-        fails, too.
-        """
-        data = self.read_bytes(path)
-        try:
-            return self._parsed(path, pa.BufferReader(data), schema, columns)
-        except SchemaMismatch:
-            raise
-        except NOT_PARQUET as error:
-            reason = one_line(error)
-            raise Damaged(f"{self.url(path)} cannot be read, {reason}: {self.remedy_for_changed}") from error
-
-    @spending(READ)
     def read_committed(self, path: str, schema: pa.Schema) -> Shard | None:
         """The whole shard at `path`, all pages verified; None if it is missing, damaged or of another schema."""
         (data,) = self.read_all([path])
@@ -239,16 +187,6 @@ class Store(Files):
             return None
         origin = _origin_in(whole.schema.metadata, table.num_rows)
         return Shard(table, rejects, origin, replace(written(data), rows=table.num_rows))
-
-    def origin(self, path: str) -> Origin | None:
-        """The unit that the shard at `path` holds, by its metadata; None if it names none or cannot be read."""
-        try:
-            metadata = self._footer(path)
-        except StillUnavailable:
-            raise
-        except NOT_PARQUET:
-            return None
-        return _origin_in(metadata.metadata or {}, metadata.num_rows)
 
     def has_column(self, path: str, column: str) -> bool:
         """True if the shard has a column of this name. Reads the footer alone."""
@@ -276,7 +214,7 @@ class Store(Files):
 
     # Manifests.
 
-    def write_manifest(self, name: str, record: dict[str, Any]) -> None:
+    def write_manifest(self, name: str, record: Mapping[str, Any]) -> None:
         """Write the manifest of this name, replacing an older one."""
         text = json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False)
         self.write_bytes(manifest(name), text.encode())
@@ -288,21 +226,30 @@ class Store(Files):
 
     def manifests(self) -> dict[str, bytes]:
         """The content of every manifest by its name. Every call lists them, but reads only new and changed ones."""
-        return self._manifests.contents()
+        stamps = self.stamps(_MANIFESTS, ".json")
+        new = [path for path, stamp in stamps.items() if self._manifests.get(path, (None,))[0] != stamp]
+        for path, content in zip(new, self.read_all(new), strict=True):
+            self._manifests[path] = stamps[path], content or b""  # None: removed since they were listed
+        return {path.removeprefix(f"{_MANIFESTS}/").removesuffix(".json"): self._manifests[path][1] for path in stamps}
+
+
+def manifest(name: str) -> str:
+    """The path of the manifest of this name."""
+    return f"{_MANIFESTS}/{name}.json"
 
 
 def _origin_in(named: Mapping[bytes, bytes], rows: int) -> Origin | None:
     """The origin in a shard's metadata; None if it has none, or its number of rows is not `rows`."""
     if named.get(_ROWS) != str(rows).encode() or not {_KEY, _UNIT} <= named.keys():
         return None
-    return Origin(named[_KEY].decode(), named[_UNIT].decode(), int(named.get(_BATCHES_BY_ROW, 0)))
+    return Origin(named[_KEY].decode(), named[_UNIT].decode())
 
 
 def _without_footer(table: pa.Table) -> RowsAndRejects:
     """The table with only its schema's metadata, and the rejects that the shard's metadata held."""
     metadata = dict(table.schema.metadata)
     rejects = json.loads(metadata.pop(_REJECTS_KEY, b"[]"))
-    for name in (_KEY, _UNIT, _ROWS, _BATCHES_BY_ROW):
+    for name in (_KEY, _UNIT, _ROWS):
         metadata.pop(name, None)
     return table.replace_schema_metadata(metadata), rejects
 

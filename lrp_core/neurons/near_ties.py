@@ -11,18 +11,6 @@ ROUNDING = 1e-5  # values that differ by less than this share of the larger one 
 SPARE = 8  # entries kept beyond those that are asked for, until near ties are computed again one by one
 
 
-def near_ties(values: np.ndarray, count: int) -> np.ndarray:
-    """True for entries whose rank rounding may decide, [N, K], in rows [N, K] in descending order.
-
-    They are the entries of runs (see :func:`runs`) of two or more that begin before index `count`. Equal zeros, as of a
-    ReLU, are exact in every batch and make no run.
-    """
-    linked, start = _linked(values), runs(values)
-    begins = start == np.arange(values.shape[1])
-    tied = np.pad(linked, ((0, 0), (0, 1))) | ~begins
-    return np.asarray(tied & (start < count))
-
-
 def runs(values: np.ndarray) -> np.ndarray:
     """The index at which the run of each entry begins, [N, K], in rows [N, K] in descending order.
 

@@ -116,7 +116,7 @@ def test_a_product_is_a_module_and_a_line(tmp_path, monkeypatch, written):
     store, plan = write_store(tmp_path, tasks=("sva",), samples=6)
 
     def states():
-        return collect(CONFIG, plan, Ledger(store))["gpt2", "sva", "float32", "sparsity"].states
+        return collect(Run(CONFIG, plan, Ledger(store)))["gpt2", "sva", "float32", "sparsity"].states
 
     methods = len({planned.artifact.method for planned in plan.cells()})
     assert states() == {"missing": methods}

@@ -48,13 +48,6 @@ def test_options_and_dtype_reach_the_method():
     torch.testing.assert_close(explanation["integrated_gradients"], expected.tokens[0])
 
 
-def test_tokens_may_be_given_by_number(gpt2):
-    are, is_ = (gpt2.tokenizer(f" {word}")["input_ids"][0] for word in ("are", "is"))
-    explanation = closelook.explain(TEXT, are, is_, model=gpt2)
-    torch.testing.assert_close(explanation["attnlrp"], closelook.explain(TEXT, **PAIR, model=gpt2)["attnlrp"])
-    assert (explanation.target, explanation.foil) == ("are", "is")
-
-
 def test_each_token_of_a_longer_target_is_a_row_of_a_matrix(gpt2):
     explanation = closelook.explain("The keys to the", "cabinet", words="each", model=gpt2)
     matrix = explanation["attnlrp"]
@@ -76,13 +69,6 @@ def test_the_first_token_in_which_longer_words_differ_is_explained(gpt2):
     assert len(explanation.answers) == 1
 
 
-def test_generated_tokens_are_explained_in_turn(gpt2):
-    explanation = closelook.explain(TEXT, generate=3, model=gpt2)
-    assert explanation["attnlrp"].shape == (3, len(explanation.answers[0].tokens) + 2)
-    for answer, text in zip(explanation.answers, (TEXT, f"{TEXT}{explanation.answers[0].token}"), strict=False):
-        assert closelook.explain(text, model=gpt2).answers[0].view.target_id == answer.view.target_id
-
-
 def test_texts_of_a_batch_are_explained_as_alone(gpt2):
     texts = [TEXT, "The teachers", "The girl that saw the keys"]
     explanation = closelook.explain(texts, ["are", "are", "is"], ["is", "is", "are"], model=gpt2, method="lrp")
@@ -98,12 +84,6 @@ def test_a_model_may_be_a_path_and_a_token_a_number_of_numpys(gpt2):
     folder = model_dir("gpt2")
     (by_path,) = closelook.explain([TEXT], target=np.array([37]), model=folder, method="lrp")
     assert by_path["lrp"].tolist() == closelook.explain(TEXT, target=37, model=gpt2, method="lrp")["lrp"].tolist()
-
-
-def test_a_classifiers_label_is_explained():
-    explanation = closelook.explain("The food was good", model="demo/bert-sentiment", method="gradient_l2")
-    assert explanation.answers[0].foil is not None
-    assert len(explanation["gradient_l2"]) == len(explanation.tokens)
 
 
 def test_atman_explains_the_score_of_a_regressor_where_nothing_else_is_asked_for():
@@ -151,13 +131,8 @@ def test_a_notebook_shows_what_the_decoder_of_an_encoder_decoder_has_seen():
     html = explanation._repr_html_()
     second = explanation.relevance("attnlrp")[1]
     assert second.decoder_tokens.shape == (1, 2)
-    assert html.count('title="what the decoder has seen"') == 2, "a column of each token; AtMan does not speak of them"
-    first, last = (answer.target for answer in explanation.answers)
-    assert (
-        f"{last.replace('<', '&lt;').replace('>', '&gt;')} ← {first}: {float(second.decoder_tokens[0, 1]):.4g}" in html
-    )
-    assert html.count("<tbody><tr>") == 2
-    assert html.count("<tr>") == 2 * (1 + 2)
+    assert html.count('title="what the decoder has seen"') == 2, "once a prediction; AtMan does not speak of them"
+    assert f'"{explanation.answers[0].target}: {float(second.decoder_tokens[0, 1]):.4g}"' in html
 
 
 def test_a_frame_of_an_encoder_decoder_says_which_side_a_token_is_on():
@@ -212,9 +187,3 @@ def test_a_pickled_explanation_does_not_hold_the_model(gpt2, is_in_memory):
     assert read.to_dict() == explanation.to_dict()
     assert torch.equal(read["attnlrp"], explanation["attnlrp"])
     assert read._repr_html_() == explanation._repr_html_()
-
-
-def test_numbers_may_be_those_of_numpy(gpt2):
-    [actual] = closelook.explain([TEXT], model=gpt2, generate=np.int64(1))
-    [expected] = closelook.explain([TEXT], model=gpt2)
-    assert actual.to_dict() == expected.to_dict()

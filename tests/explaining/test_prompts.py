@@ -83,6 +83,7 @@ def published(shared, tmp_path, family, vocabulary, **reader):
     return folder
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_the_prediction_is_the_stock_models_with_gpt2s_published_vocabulary(closelook, shared, tmp_path, prompt):
     folder = published(shared, tmp_path, "gpt2", "gpt2-bpe", tokenizer_type="gpt2")

@@ -1,8 +1,7 @@
-"""Explanations in notebooks, files and terminals: matrices, figures, words, scales, digits and short reprs."""
+"""Explanations in notebooks, files and terminals: figures, words, scales, digits and short reprs."""
 
 import json
 import re
-import warnings
 
 import pandas as pd
 import pytest
@@ -24,40 +23,6 @@ def gpt2():
 @pytest.fixture(scope="module")
 def generated(gpt2):
     return closelook.explain(TEXT, generate=4, model=gpt2, method=["attnlrp", "lrp"])
-
-
-def test_several_predictions_are_a_matrix_in_the_terminal(generated, capsys):
-    generated.show()
-    title, *lines = capsys.readouterr().out.splitlines()
-    assert title == f"demo/gpt2: why {' · '.join(answer.why for answer in generated.answers)}"
-    attnlrp = [line.split() for line in lines[: len(lines) // 2]]
-    assert attnlrp[0] == ["attnlrp", "logit", *(token.strip() for token in generated.tokens)]
-    for at, (row, answer) in enumerate(zip(attnlrp[1:], generated.answers, strict=True)):
-        assert row[:2] == [answer.target, f"{answer.logits[0]:.2f}"]
-        shown = [float(number) for number in row[2:]]
-        expected = generated["attnlrp"][at][: len(answer.tokens)].tolist()
-        assert shown == pytest.approx(expected, abs=0.006)
-
-
-def test_a_matrix_that_does_not_fit_shows_the_strongest_of_each_row(gpt2, capsys):
-    long = "The girl sees the dogs . " * 8
-    explanation = closelook.explain(long, generate=2, model=gpt2, method="lrp")
-    explanation.show()
-    _, first, _ = capsys.readouterr().out.splitlines()
-    values = explanation["lrp"][0].nan_to_num()
-    strongest = sorted(values.abs().topk(8).indices.tolist())
-    shown = [float(number) for number in re.findall(r"[+-]\d+\.\d+", first)]
-    assert shown == pytest.approx(values[strongest].tolist(), abs=0.006)
-
-
-def test_several_predictions_are_a_matrix_in_a_notebook(generated):
-    html = generated._repr_html_()
-    cells = re.findall(r'<td title="([^"]*)"', html)
-    assert len(cells) == 2 * sum(len(answer.tokens) for answer in generated.answers)
-    first = generated.answers[0]
-    assert cells[2].startswith(f"{first.target} ← s: {float(generated['attnlrp'][0, 2]):.4g}")
-    assert html.count("<table") == 2
-    assert html.count("writing-mode") == 2 * len(generated.tokens)
 
 
 def test_spans_are_shown_with_their_shares(gpt2, capsys):
@@ -178,11 +143,7 @@ def of_a_picture(folder):
 
 
 def test_a_figure_is_one_of_matplotlib_that_notebooks_show(gpt2):
-    with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", message="no installed font has"
-        )  # which fonts there are depends on the machine
-        figure = closelook.explain("東京 🔑 keys", model=gpt2, method="lrp").plot()
+    figure = closelook.explain("The keys", model=gpt2, method="lrp").plot()
     from matplotlib.figure import Figure
 
     assert isinstance(figure, Figure)
@@ -254,7 +215,7 @@ def test_reprs_are_short(gpt2):
         assert len(repr(closelook.open_model(f"demo/{name}").view)) < 100
     long = closelook.explain("The", generate=40, model=gpt2, method="lrp")
     assert max(map(len, [*shown[1:], repr(long)])) < 200
-    assert len(long._repr_html_().partition("</p>")[0]) < 300
+    assert len(long._repr_html_().partition("</caption>")[0]) < 300
 
 
 def test_notebooks_show_errors_in_one_line(gpt2):
@@ -262,15 +223,13 @@ def test_notebooks_show_errors_in_one_line(gpt2):
         assert error._render_traceback_() == [f"{type(error).__name__}: {error}"]
 
 
-def test_figures_have_whole_words_unless_tokens_are_asked_for(gpt2, generated):
+def test_figures_have_whole_words_unless_tokens_are_asked_for(gpt2):
     explanation = closelook.explain(TEXT, **PAIR, model=gpt2, method="lrp")
     by_word, by_token = (
         [text.get_text() for text in explanation.plot(*asked).axes[0].texts] for asked in ((), (False,))
     )
     assert "keys" in by_word
     assert "keys" not in by_token
-    columns = [text.get_text() for text in generated.plot().axes[0].texts]
-    assert {token.strip() for token in generated.tokens} <= set(columns), "a matrix has tokens"
 
 
 def test_a_segmenter_splits_the_words_of_scripts_without_spaces():

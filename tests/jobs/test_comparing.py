@@ -7,15 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from transformers import (
-    AutoImageProcessor,
-    AutoModelForCausalLM,
-    AutoModelForImageClassification,
-    AutoTokenizer,
-)
 
 import closelook
-from closelook.evaluation.benchmark.demo import model_dir
 from closelook.evaluation.scoring.metrics import METRICS, lead
 from closelook.jobs import comparing
 from closelook.jobs.store import Store
@@ -129,29 +122,6 @@ def test_data_are_rows_a_frame_a_file_or_tasks(form, inline, tmp_path, monkeypat
     assert set(comparison.means["task"]) == {"mine" if form == "tasks" else "data"}
 
 
-def test_a_model_in_memory_is_saved_into_the_root_and_left_as_it_was(inline, tmp_path, monkeypatch):
-    monkeypatch.setattr(comparing, "STAGES", ("prepare", "attribute", "evaluate"))
-    folder = model_dir("gpt2")
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).train(), AutoTokenizer.from_pretrained(folder)
-    quick = {"resamples": 50, "device": "cpu", "faithfulness": False}
-    monkeypatch.setattr(comparing, "stock_logits", None)  # no second copy is opened beside a model without changes
-    held = closelook.compare(model, ROWS, "lrp", tokenizer=tokenizer, root=tmp_path / "root", **quick)
-    named = closelook.compare("demo/gpt2", ROWS, "lrp", **quick)
-    assert model.training
-    assert (tmp_path / "root" / "model" / "model.safetensors").is_file()
-    pd.testing.assert_series_equal(held.means["value"], named.means["value"])
-
-
-def test_a_model_in_memory_whose_saved_copy_differs_is_refused(tmp_path):
-    folder = model_dir("gpt2")
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    with (
-        model.transformer.h[1].register_forward_hook(lambda _, args, output: output * 2),
-        pytest.raises(closelook.UserError, match="in memory predicts something else than its saved copy"),
-    ):
-        closelook.compare(model, ROWS, "lrp", tokenizer=tokenizer, root=tmp_path / "root")
-
-
 def test_texts_without_labels_or_evidence_are_compared_by_faithfulness(inline, monkeypatch):
     monkeypatch.setattr(comparing, "STAGES", ("prepare", "attribute", "evaluate", "perturb"))
     texts = ["The food was good", "The film was bad", "I like it"]
@@ -188,14 +158,6 @@ def test_what_cannot_be_compared_is_one_line(inline, tmp_path):
         closelook.compare("demo/gpt2", [{"text": "The keys"}], dtype="float23")
     with pytest.raises(closelook.UserError, match="unknown method 'lpr'"):
         closelook.compare("demo/gpt2", ROWS, "lpr")
-    with pytest.raises(
-        closelook.UserError, match="`tokenizer` is for a model in memory that is not opened yet: leave it out"
-    ):
-        closelook.compare("demo/gpt2", ROWS, "lrp", tokenizer="demo/llama")
-    images = AutoModelForImageClassification.from_pretrained(model_dir("vit"))
-    processor = AutoImageProcessor.from_pretrained(model_dir("vit"))
-    with pytest.raises(closelook.UserError, match="reads images: save it with its image processor"):
-        closelook.compare(images, ROWS, "lrp", tokenizer=processor)
 
 
 def test_a_temporary_root_goes_with_the_result(inline, monkeypatch):

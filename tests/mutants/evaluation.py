@@ -99,7 +99,7 @@ MUTANTS = (
         "evaluation/scoring/faithfulness/scores.py",
         "    usable = finite[:, known].all(axis=-1)\n",
         "    usable = finite[:, known].any(axis=-1)\n",
-        "tests/evaluation/scoring/test_faithfulness.py::test_methods_are_compared_on_the_samples_that_all_have",
+        "tests/evaluation/scoring/test_areas.py::test_samples_that_are_not_finite_are_left_out_and_counted_and_methods_compared_on_those_that_all_have",
     ),
     Mutant(
         "p_values_not_adjusted",
@@ -123,7 +123,7 @@ MUTANTS = (
         "evaluation/benchmark/encoding.py",
         "in_span = (np.maximum(self.offsets[:, 0], start) < np.minimum(self.offsets[:, 1], end)) & ordinary",
         "in_span = (np.maximum(self.offsets[:, 0], start) <= np.minimum(self.offsets[:, 1], end)) & ordinary",
-        "tests/evaluation/benchmark/test_views.py::test_evidence_tokens_are_the_word_and_nothing_else",
+        "tests/evaluation/benchmark/test_views.py::test_decoding_the_evidence_of_any_text_gives_the_evidence_back",
     ),
     Mutant(
         "target_is_what_both_words_share",

@@ -226,10 +226,7 @@ def written(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> Written:
 
 
 def _templated(tokenizer: PreTrainedTokenizerBase, roles: Sequence[str], contents: Sequence[str]) -> str:
-    """The chat in the tokenizer's chat template, up to where the model's answer begins.
-
-    Raises Malformed if there is no template, or it refuses the messages.
-    """
+    """The chat in the tokenizer's chat template, up to where the model's answer begins."""
     if tokenizer.chat_template is None:
         raise Malformed("the tokenizer has no chat template", "give `prompt` in place of `messages`")
     messages = [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
@@ -244,10 +241,7 @@ def _templated(tokenizer: PreTrainedTokenizerBase, roles: Sequence[str], content
 
 
 def _places(prompt: Prompt, before: Sequence[str], contents: Sequence[str]) -> np.ndarray:
-    """The index of each character of a chat in the filled template [characters + 1].
-
-    `before` is the text of the template before each message, `contents` are the messages as the template has them.
-    """
+    """The index of each character of a chat in the filled template [characters + 1]."""
     places, at = np.zeros(len(prompt.text) + 1, np.int64), 0
     for (_, start, end), template, content in zip(prompt.turns or (), before, contents, strict=True):
         at += len(template)
@@ -258,9 +252,6 @@ def _places(prompt: Prompt, before: Sequence[str], contents: Sequence[str]) -> n
 
 
 def encoded(written: Written, tokenizer: PreTrainedTokenizerBase, open_ended: bool) -> Encoding:
-    """The tokens of a prompt; with `open_ended` without the special tokens that the tokenizer adds at the end.
-
-    A chat keeps all special tokens: its chat template has written them.
-    """
+    """The tokens of a prompt; with `open_ended` without the special tokens that the tokenizer adds at the end."""
     [encoding] = encode(tokenizer, [written.text], written.template)
     return encoding.open_ended() if open_ended and written.template else encoding

@@ -105,11 +105,7 @@ def _units(prompt: Prompt, meta: Row, kind: UnitKind | None) -> list[Span]:
 
 
 def _behind(answer: str, text: Written, context: Encoding, tokenizer: PreTrainedTokenizerBase) -> Encoding:
-    """The tokens of an answer behind its prompt, which has the tokens `context`.
-
-    If a token would span both, the answer is tokenised alone. Raises Malformed if the tokens do not decode to the
-    answer.
-    """
+    """The tokens of an answer behind its prompt, which has the tokens `context`."""
     joint, read = encoded(replace(text, text=text.text + answer), tokenizer, open_ended=True), len(context)
     if joint.ids[:read] == context.ids:
         tokens = Encoding(joint.ids[read:], joint.offsets[read:] - len(text.text), joint.special[read:])
@@ -121,10 +117,7 @@ def _behind(answer: str, text: Written, context: Encoding, tokenizer: PreTrained
 
 
 def _of_decoder(answer: str, writer: PreTrainedTokenizerBase) -> Encoding:
-    """The tokens of an answer that a decoder writes: without white space around it, and not joined to the prompt.
-
-    Raises Malformed if they do not decode to the answer.
-    """
+    """The tokens of an answer that a decoder writes: without white space around it, and not joined to the prompt."""
     [tokens] = encode(writer, [answer.strip()], template=False)
     if decoded(writer, tokens.ids).strip() != answer.strip():
         raise Malformed("the tokenizer does not reproduce the answer", repr(answer)[:80])
@@ -132,10 +125,7 @@ def _of_decoder(answer: str, writer: PreTrainedTokenizerBase) -> Encoding:
 
 
 def _unit_of_tokens(units: Sequence[Span], text: Written, context: Encoding, prompt: Prompt) -> list[int]:
-    """The number of each token's unit, NO_UNIT outside of units.
-
-    Raises Malformed if units cover the whole prompt, and for a unit without a token.
-    """
+    """The number of each token's unit, NO_UNIT outside of units."""
     shifted = [text.shifted(unit) for unit in units]
     numbers: list[int] = units_of_tokens(context.offsets, context.special, text.text, shifted).tolist()
     if NO_UNIT not in numbers:

@@ -12,23 +12,21 @@ from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from glob import glob
-from io import BufferedReader, BytesIO, TextIOWrapper
+from io import BufferedReader, TextIOWrapper
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, AnyStr, BinaryIO, Generic, cast
+from typing import IO, Any, AnyStr, BinaryIO, cast
 
 from closelook.evaluation.benchmark.samples import Malformed
 from closelook.evaluation.benchmark.sources.remote import download, scheme_of
 from closelook.lrp_core.records.types import UserError
 
 Record = tuple[str, Any]  # (file:line or similar, the record, or the Malformed that says why there is none)
-UTF_8 = "utf-8"
 _ANOTHER = "save it as UTF-8; explain-file reads others by --encoding, such as latin-1"
 #: The ends of names of compressed files, and pyarrow's codecs for them.
 COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 
-LONGEST = 64 << 20  # bytes of a line, or characters of CSV; a file without line ends must not fill the memory
-_LINE_ENDS = (b"\n", "\n", "\r")
+LONGEST = 64 << 20  # bytes of a line, or characters of CSV: a file without line ends must not fill the memory
 
 csv.field_size_limit(LONGEST)  # of a cell; by default, one beyond 131,072 characters ends at a line's end
 
@@ -69,26 +67,7 @@ def checksum(files: list[Path], expected: str | None) -> str:
 
 
 @contextmanager
-def readable(file: Path, encoding: str = UTF_8) -> Iterator[BinaryIO]:
-    """The bytes of a text file in UTF-8, from its `encoding`; decompressed where its name says that it is compressed.
-
-    A file of another encoding is read whole. Raises UserError for a file that cannot be decompressed or decoded.
-    """
-    with _unpacked(file) as stream:
-        if encoding == UTF_8:
-            yield stream
-            return
-        try:
-            text = stream.read().decode(encoding)
-        except LookupError:
-            raise UserError(f"there is no encoding {encoding!r}: give one that Python knows, such as latin-1") from None
-        except UnicodeDecodeError as error:
-            raise UserError(f"{file} is not {encoding}: {error}") from None
-        yield BytesIO(text.encode())
-
-
-@contextmanager
-def _unpacked(file: Path) -> Iterator[BinaryIO]:
+def readable(file: Path) -> Iterator[BinaryIO]:
     """The bytes of a file, decompressed as its name says. Raises UserError for one that cannot be decompressed."""
     codec = COMPRESSED.get(file.suffix)
     if codec is None:
@@ -104,52 +83,32 @@ def _unpacked(file: Path) -> Iterator[BinaryIO]:
         raise UserError(f"{file} cannot be read: {' '.join(str(error).split())}") from None
 
 
-class _Lines(Generic[AnyStr]):
-    """The lines of a stream of bytes or text. One of LONGEST or more is skipped, and not kept; it raises Malformed."""
-
-    def __init__(self, stream: IO[AnyStr]) -> None:
-        self._stream: IO[AnyStr] = stream
-        self.number = 0  # of the line that was read last, from 1
-
-    def __iter__(self) -> Iterator[AnyStr]:
-        return self
-
-    def __next__(self) -> AnyStr:
-        self.number += 1
-        line = rest = self._stream.readline(LONGEST)
-        while len(rest) == LONGEST and rest[-1:] not in _LINE_ENDS:
-            rest = self._stream.readline(LONGEST)
-        if rest is not line:
-            raise Malformed(f"a line of more than {LONGEST >> 20} MiB")
-        if not line:
-            raise StopIteration
-        return line
+def _bounded(stream: IO[AnyStr], file: Path) -> Iterator[AnyStr]:
+    """The lines of a stream. Raises UserError for one of LONGEST or more."""
+    while line := stream.readline(LONGEST):
+        if len(line) == LONGEST:
+            raise UserError(f"{file} has a line of {LONGEST >> 20} MiB or more: it is not a file of rows")
+        yield line
 
 
-def lines(file: Path, encoding: str = UTF_8) -> Iterator[tuple[str, str | Malformed]]:
-    """(file:line, text) of every line that is not blank; Malformed for one that is too long or not UTF-8."""
-    with readable(file, encoding) as stream:
-        every = _Lines(stream)
-        while True:
+def lines(file: Path) -> Iterator[tuple[str, str | Malformed]]:
+    """(file:line, text) of every line that is not blank; Malformed for one that is not UTF-8."""
+    with readable(file) as stream:
+        for number, raw in enumerate(_bounded(stream, file), start=1):
+            where = f"{file.name}:{number}"
+            content = raw.removeprefix(BOM_UTF8) if number == 1 else raw  # some editors begin files so
             try:
-                raw = next(every)
-                content = raw.removeprefix(BOM_UTF8) if every.number == 1 else raw  # some editors begin files so
                 line = content.decode().rstrip("\r\n")
-            except StopIteration:
-                return
-            except Malformed as error:
-                yield f"{file.name}:{every.number}", error
-                continue
             except UnicodeDecodeError as error:
-                yield f"{file.name}:{every.number}", Malformed("not UTF-8", f"{error}: {_ANOTHER}")
+                yield where, Malformed("not UTF-8", f"{error}: {_ANOTHER}")
                 continue
             if line.strip():
-                yield f"{file.name}:{every.number}", line
+                yield where, line
 
 
-def json_lines(file: Path, encoding: str = UTF_8) -> Iterator[Record]:
+def json_lines(file: Path) -> Iterator[Record]:
     """The JSON value of every line that is not blank, or Malformed."""
-    for where, line in lines(file, encoding):
+    for where, line in lines(file):
         yield where, line if isinstance(line, Malformed) else _from_json(line)
 
 
@@ -177,22 +136,19 @@ def tab_separated(file: Path) -> Iterator[Record]:
         yield where, line if isinstance(line, Malformed) else line.split("\t")
 
 
-def csv_rows(file: Path, encoding: str = UTF_8, separator: str = ",") -> Iterator[Record]:
+def csv_rows(file: Path, separator: str = ",") -> Iterator[Record]:
     """(file:line, its fields) of every row of CSV that is not blank; a row that spans lines stands at its first."""
-    with readable(file, encoding) as content:
-        every = _Lines(TextIOWrapper(content, "utf-8-sig", "surrogateescape", ""))  # without the mark of some editors
-        reader = csv.reader(every, delimiter=separator, strict=True)
+    with readable(file) as content:
+        text = TextIOWrapper(content, "utf-8-sig", "surrogateescape", "")  # without the mark of some editors
+        reader = csv.reader(_bounded(text, file), delimiter=separator, strict=True)
         while True:
-            where = f"{file.name}:{every.number + 1}"
+            where = f"{file.name}:{reader.line_num + 1}"
             try:
                 row = next(reader)
             except StopIteration:
                 return
             except csv.Error as error:
                 yield where, Malformed("not CSV", str(error))
-                continue
-            except Malformed as error:
-                yield where, error
                 continue
             if row:
                 yield where, row
@@ -225,14 +181,10 @@ def json_array(file: Path, key: str) -> Iterator[Record]:
 SEPARATORS = (",", ";", "\t")
 
 
-def separated(file: Path, encoding: str = UTF_8) -> Iterator[Record]:
-    """The rows of a CSV file with a header, as (file:line, {column: value}); a row of another length is Malformed.
-
-    The separator is that of SEPARATORS which stands in the header most often; a comma where there is none. Raises
-    UserError for a header that names a column twice or is not UTF-8.
-    """
-    first = next((line for _, line in lines(file, encoding) if isinstance(line, str)), "")
-    return headed(csv_rows(file, encoding, _separator(first)), file)
+def separated(file: Path) -> Iterator[Record]:
+    """The rows of a CSV file with a header, as (file:line, {column: value}); a row of another length is Malformed."""
+    first = next((line for _, line in lines(file) if isinstance(line, str)), "")
+    return headed(csv_rows(file, _separator(first)), file)
 
 
 def headed(rows: Iterator[Record], file: Path, strip: bool = False) -> Iterator[Record]:
@@ -265,15 +217,15 @@ def _separator(header: str) -> str:
     return max(SEPARATORS, key=unquoted.count)
 
 
-def json_rows(file: Path, encoding: str = UTF_8) -> Iterator[Record]:
+def json_rows(file: Path) -> Iterator[Record]:
     """The entries of a JSON list, or of JSON Lines the object of each line.
 
     Raises UserError for a file that begins with "[" and is not JSON.
     """
-    with readable(file, encoding) as stream:
+    with readable(file) as stream:
         content = stream.read().removeprefix(BOM_UTF8)
     if not content.lstrip().startswith(b"["):
-        yield from json_lines(file, encoding)
+        yield from json_lines(file)
         return
     try:
         entries = json.loads(content)
@@ -284,7 +236,7 @@ def json_rows(file: Path, encoding: str = UTF_8) -> Iterator[Record]:
         yield f"{file.name}[{index}]", encodable(entry) if escaped else entry
 
 
-def parquet(file: Path, _: str = UTF_8) -> Iterator[Record]:
+def parquet(file: Path) -> Iterator[Record]:
     """The rows, counted from 1. Raises UserError for a file that is not Parquet or is damaged."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -298,7 +250,7 @@ def parquet(file: Path, _: str = UTF_8) -> Iterator[Record]:
         raise UserError(f"{file} is not Parquet that can be read: {' '.join(str(error).split())}") from None
 
 
-_TEXTS: dict[str, Callable[[Path, str], Iterator[Record]]] = {
+_TEXTS: dict[str, Callable[[Path], Iterator[Record]]] = {
     ".jsonl": json_lines,
     ".json": json_rows,
     ".csv": separated,
@@ -312,7 +264,7 @@ IN_FOLDERS = tuple(end for end in READERS if not end.startswith(".json") or end.
 KINDS = ", ".join((*_TEXTS, ".parquet"))
 
 
-def records(file: Path, encoding: str = UTF_8) -> Iterator[Record]:
+def records(file: Path) -> Iterator[Record]:
     """The rows of a file, each with its line (in Parquet its row, in a JSON list its index).
 
     Raises UserError for a file of another kind, and for one that cannot be decompressed.
@@ -323,4 +275,4 @@ def records(file: Path, encoding: str = UTF_8) -> Iterator[Record]:
         raise UserError(
             f"cannot read {file}: its name must end in one of {KINDS}; all but Parquet may be compressed ({compressed})"
         )
-    return reader(file, encoding)
+    return reader(file)

@@ -26,10 +26,7 @@ def parse(record: Any) -> Row:
 
 
 def _with_answer(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The row; if it has no `answer`, with the last message of its chat, the assistant's, as its answer.
-
-    Raises Malformed for a chat that ends with another role's message.
-    """
+    """The row; if it has no `answer`, with the last message of its chat, the assistant's, as its answer."""
     messages = record.get("messages")
     if record.get("answer") is not None or not isinstance(messages, list) or not messages:
         return dict(record)

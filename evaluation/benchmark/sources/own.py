@@ -84,10 +84,7 @@ class Wanted:
         raise Malformed("unknown label", f"{label!r}{nearest(label, self.labels)}")
 
     def _with_evidence(self, row: Row) -> Row:
-        """The row with its evidence, or without if the task ignores it.
-
-        Raises Malformed for a row without evidence where the task needs it, and with evidence where it may have none.
-        """
+        """The row with its evidence, or without if the task ignores it."""
         if self.evidence is False:
             return row | {"evidence": []}
         if self.answers and self.evidence is None:
@@ -201,10 +198,7 @@ def _has(record: Fields, name: str) -> bool:
 
 
 def _whole(record: Fields, text: str) -> Row:
-    """The sample of a text, or of a pair, that a model reads whole, with its label or score if the row has one.
-
-    Raises Malformed for a row that also has a slot, target or foil, or both a label and a score.
-    """
+    """The sample of a text, or of a pair, that a model reads whole, with its label or score if the row has one."""
     for name in ("slot", "target", "foil"):
         if _has(record, name):
             if not _has(record, "label") and not _has(record, "score"):
@@ -284,10 +278,7 @@ def _slot(text: str, record: Fields) -> tuple[int, str]:
 
 
 def _evidence(text: str, written: Any, name: str = "evidence") -> Iterator[Span]:
-    """The spans of `text` that the column `name` gives, as `written`: words, spans, or a list of either.
-
-    Raises Malformed for another form, and for words or spans that are not in the text.
-    """
+    """The spans of `text` that the column `name` gives, as `written`: words, spans, or a list of either."""
     if isinstance(written, str) and written.lstrip().startswith("["):
         written = _parsed(written)
     parts = [written] if isinstance(written, str) or _is_span(written) else written
@@ -334,11 +325,7 @@ def _parsed(written: Any) -> Any:
 
 
 def _rest(record: Fields, known: tuple[str, ...]) -> dict[str, Any]:
-    """The columns that are not `known`, as entries of `meta`: {"columns": {name: value}}, {} without such columns.
-
-    Dates, times and decimals are kept as texts. Raises Malformed for a name that is nearly a known one, and for other
-    values that JSON cannot hold.
-    """
+    """The columns that are not `known`, as entries of `meta`: {"columns": {name: value}}, {} without such columns."""
     rest = {str(name): value for name, value in record.items() if name not in known}
     for name in rest:
         near = _meant(name, [column for column in known if column not in record])
@@ -366,10 +353,7 @@ def as_text(value: Any) -> str:
 
 
 def _meant(name: str, missing: Sequence[str]) -> str | None:
-    """The column among those `missing` that `name` is a mistyping of; None if it is near none.
-
-    Names that COLUMNS lacks must be nearer than others: `store` is no mistyped `score`.
-    """
+    """The column among those `missing` that `name` is a mistyping of; None if it is near none."""
     close = difflib.get_close_matches(name.casefold(), missing, 1, 0.75)
     sure = [near for near in close if near in COLUMNS or difflib.SequenceMatcher(None, name, near).ratio() >= 0.9]
     return next(iter(sure), None)

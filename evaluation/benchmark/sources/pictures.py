@@ -79,10 +79,7 @@ def parse_digit(record: Any) -> Row:
 
 
 def _idx(file: Path, magic: int) -> np.ndarray:
-    """The numbers [N, h, w] or [N] uint8 of an IDX file; `magic` is _IMAGES or _LABELS.
-
-    Raises UserError for a file of another kind and for one that is cut off.
-    """
+    """The numbers [N, h, w] or [N] uint8 of an IDX file; `magic` is _IMAGES or _LABELS."""
     import numpy as np
 
     try:

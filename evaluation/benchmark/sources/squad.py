@@ -43,10 +43,7 @@ class Question:
 
 
 def first_piece(answer: str) -> str:
-    """The beginning of an answer in lower case: its first run of letters, its first run of digits, or one symbol.
-
-    It stands for the first token, which differs between tokenizers.
-    """
+    """The beginning of an answer in lower case: its first run of letters, its first run of digits, or one symbol."""
     match = re.search(r"[^\W\d_]+|\d+|\S", answer.lower())
     return match[0] if match else ""
 
@@ -104,10 +101,7 @@ def _question(where: str, number: int, context: str, entry: Any) -> Question | N
 
 
 def _foil(questions: list[Question], index: int) -> str:
-    """The foil of a question: another question's answer that begins differently (see the module).
-
-    Raises Malformed if the article has none.
-    """
+    """The foil of a question: another question's answer that begins differently (see the module)."""
     question = questions[index]
     others = questions[index + 1 :] + questions[:index]
     for other in sorted(others, key=lambda other: other.paragraph != question.paragraph):
@@ -196,10 +190,7 @@ def passage_rows(record: Record) -> Iterator[Row]:
 
 
 def _passage_sample(question: Question, paragraphs: list[str], title: str | None) -> Row:
-    """The sample of a question about `paragraphs`, those of the article of this `title`.
-
-    Raises Malformed for a paragraph that is too long, and for too few other paragraphs without the answer.
-    """
+    """The sample of a question about `paragraphs`, those of the article of this `title`."""
     answer, answered = question.answers[0][0], question.paragraph
     if len(paragraphs[answered]) > LONGEST:
         raise Malformed("the paragraph is too long", f"{len(paragraphs[answered])} characters")

@@ -31,11 +31,7 @@ def line_starts(tokens: Sequence[str], across: int) -> tuple[Starts, int]:
 
 
 def _right_to_left(tokens: Sequence[str], starts: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """The runs of neighbouring tokens of a line that are read from right to left.
-
-    A run begins and ends at a token of a right-to-left script, such as Arabic or Hebrew. Inside, there may be tokens
-    without a direction of their own, such as numbers and punctuation.
-    """
+    """The runs of neighbouring tokens of a line that are read from right to left."""
     runs: list[list[int]] = []
     undirected: list[int] = []
     for at, token in enumerate(tokens):

@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from closelook.evaluation.report.heatmaps.tokens import Entry, EntryLine, colour, ground, share_of, values_of
+from closelook.evaluation.report.heatmaps.tokens import Entry, EntryLine, ground
 
 _TOKEN = Markup('<span title="{title}" style="padding:2px 1px;border-radius:3px;white-space:pre;{style}">{word}</span>')
 #: The tokens that the decoder has seen, after those of the encoder.
@@ -18,27 +18,6 @@ _SEEN = Markup(
 _LINE = Markup(
     '<tr><th scope="row" style="text-align:left;font-weight:600;padding-right:14px;white-space:nowrap">{label}</th>'
     '<td style="text-align:left;line-height:1.9">{tokens}</td></tr>'
-)
-
-_TURNED = Markup(
-    '<th scope="col" style="vertical-align:bottom;font-weight:400;padding:0 1px">'
-    '<span style="writing-mode:vertical-rl;transform:rotate(180deg);white-space:pre">{word}</span></th>'
-)
-_TURNED_SEEN = Markup(
-    '<th scope="col" title="what the decoder has seen" style="vertical-align:bottom;font-weight:400;padding:0 1px;'
-    'border-left:1px solid currentColor"><span style="writing-mode:vertical-rl;transform:rotate(180deg);'
-    'white-space:pre">{word}</span></th>'
-)
-_SQUARE = Markup(
-    '<td title="{title}" style="background:{colour};min-width:16px;height:18px;border:1px solid #fff"></td>'
-)
-_ROW = Markup(
-    '<tr><th scope="row" style="text-align:right;font-weight:400;padding-right:6px">{target}</th>{cells}</tr>'
-)
-_TABLE = Markup(
-    '<table style="border-collapse:collapse;margin-bottom:12px"><thead><tr>'
-    '<th scope="row" style="text-align:left;vertical-align:bottom;padding-right:6px">{label}</th>{head}</tr></thead>'
-    "<tbody>{body}</tbody></table>"
 )
 
 
@@ -52,36 +31,6 @@ def heatmaps(entries: Sequence[Entry], caption: str) -> Markup:
         '<table style="border-collapse:collapse"><caption style="text-align:left;padding:4px 0">{}</caption>'
         "<tbody>{}</tbody></table>"
     ).format(caption, lines)
-
-
-def matrices(entries: Sequence[Entry], caption: str) -> Markup:
-    """A table for each method, of successive predictions of a text: a row for each of `entries`."""
-    tables = Markup("")
-    for number in range(len(entries[0]["rows"])):
-        tables += _matrix([(entry, entry["rows"][number]) for entry in entries])
-    return Markup('<div style="overflow-x:auto"><p style="margin:4px 0">{}</p>{}</div>').format(caption, tables)
-
-
-def _matrix(rows: Sequence[tuple[Entry, EntryLine]]) -> Markup:
-    """The table of a method, from (entry, its row of the method) of each prediction.
-
-    Cells are squares coloured by their share of the largest magnitude; their tooltips show the numbers.
-    """
-    values = [values_of(row) for _, row in rows]
-    high = max((abs(value) for line in values for value in line), default=0.0) or 1.0
-    longest, of_longest = rows[max(range(len(rows)), key=lambda at: len(values[at]))]
-    seen = longest["decoder"] if "decoder" in of_longest else ()
-    columns = [*((token, _TURNED) for token in longest["tokens"]), *((token, _TURNED_SEEN) for token in seen)]
-    head, body = Markup(""), Markup("")
-    for token, header in columns:
-        head += header.format(word=token.strip() or "␣")
-    for (entry, _), line in zip(rows, values, strict=True):
-        cells = Markup("")
-        for (token, _), value in zip(columns, line, strict=False):
-            title = f"{entry['target']} ← {token.strip() or '␣'}: {value:.4g}"
-            cells += _SQUARE.format(title=title, colour=colour(share_of(value, high)))
-        body += _ROW.format(target=entry["target"], cells=cells)
-    return _TABLE.format(label=of_longest["label"], head=head, body=body)
 
 
 def shares_table(rows: Sequence[Mapping[str, Any]]) -> Markup:
@@ -110,10 +59,7 @@ def shares_table(rows: Sequence[Mapping[str, Any]]) -> Markup:
 
 
 def _lines(entry: Entry, several: bool) -> Markup:
-    """The lines of an entry; their labels name its target if there are `several` entries.
-
-    If all values of a line have one sign, its label tells the magnitude that is white.
-    """
+    """The lines of an entry; their labels name its target if there are `several` entries."""
     target = f"{entry['target']} · " if several else ""
     lines = Markup("")
     for row in entry["rows"]:

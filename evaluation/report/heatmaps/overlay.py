@@ -1,14 +1,8 @@
-"""Relevance over images: a diverging colour map, and the entries of pages that show images.
-
-The colour map goes from near white at zero to blue (against) and orange (towards), along straight lines in OKLab
-(Ottosson 2020), a perceptually uniform colour space: equal steps of relevance look like equal steps of colour, and both
-ends are equally dark. Readers with any colour vision can tell blue and orange apart.
-"""
+"""Relevance over images, in the colours of relevance over tokens, and the entries of pages that show images."""
 
 from __future__ import annotations
 
 import io
-import math
 from base64 import b64encode
 from collections.abc import Sequence
 from typing import Any
@@ -17,47 +11,13 @@ import numpy as np
 from PIL import Image
 
 from closelook.evaluation.benchmark.pictures import Preprocessing, encoded
-from closelook.evaluation.report.heatmaps.tokens import Entry, EntryLine
+from closelook.evaluation.report.heatmaps.tokens import Entry, EntryLine, rgb
 
-LEVELS = 41  # colours of the map; the middle one is zero
-#: The colour at zero in OKLab: lightness, and two axes of colour.
-_ZERO = np.array([0.98, 0.0, 0.0])
-_LIGHTNESS, _CHROMA = 0.56, 0.145
-_TOWARDS, _AGAINST = 52, 255  # hues in degrees
-_LMS = np.array(
-    [
-        [1.0, 0.3963377774, 0.2158037573],
-        [1.0, -0.1055613458, -0.0638541728],
-        [1.0, -0.0894841775, -1.2914855480],
-    ]
-)
-_RGB = np.array(
-    [
-        [4.0767416621, -3.3077115913, 0.2309699292],
-        [-1.2684380046, 2.6097574011, -0.3413193965],
-        [-0.0041960863, -0.7034186147, 1.7076147010],
-    ]
-)
-
-
-def colour_map() -> np.ndarray:
-    """The colours [LEVELS, 3] uint8 sRGB, from relevance against the explained number to relevance towards it."""
-    shares = np.linspace(-1, 1, LEVELS)
-    ends = np.where(shares[:, None] < 0, _polar(_AGAINST), _polar(_TOWARDS))  # [LEVELS, 3]
-    lab = _ZERO + (ends - _ZERO) * np.abs(shares)[:, None]
-    linear = np.clip((lab @ _LMS.T) ** 3 @ _RGB.T, 0, 1)
-    encoded_rgb = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
-    return np.round(255 * encoded_rgb).astype(np.uint8)
-
-
-def _polar(hue: float) -> np.ndarray:
-    """The OKLab colour [3] of a hue in degrees, at an end of the map."""
-    angle = math.radians(hue)
-    return np.array([_LIGHTNESS, _CHROMA * math.cos(angle), _CHROMA * math.sin(angle)])
+LEVELS = 41  # colours of an overlay; the middle one is zero
 
 
 def overlay(relevance: np.ndarray) -> bytes:
-    """A PNG of relevance [h, w] in the colours of the map, scaled by the largest magnitude.
+    """A PNG of relevance [h, w] in LEVELS colours, scaled by the largest magnitude.
 
     Values that are not finite are drawn as zero.
     """
@@ -65,15 +25,11 @@ def overlay(relevance: np.ndarray) -> bytes:
     largest = np.abs(finite).max() or 1.0
     levels = np.round((finite / largest + 1) / 2 * (LEVELS - 1)).astype(np.uint8)
     image = Image.fromarray(levels)
-    image.putpalette(colour_map().tobytes())
+    colours = [rgb(share) for share in np.linspace(-1, 1, LEVELS)]
+    image.putpalette(bytes(channel for colour in colours for channel in colour))
     out = io.BytesIO()
     image.save(out, "PNG", optimize=True)
     return out.getvalue()
-
-
-def css_ramp() -> str:
-    """Eleven colours of the map as the stops of a CSS gradient."""
-    return ", ".join(f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in colour_map()[:: (LEVELS - 1) // 10])
 
 
 def data_uri(png: bytes) -> str:

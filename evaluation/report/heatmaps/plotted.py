@@ -1,13 +1,10 @@
-"""Heat maps drawn by matplotlib, for papers and slides: rows of coloured tokens, matrices of predictions, pictures."""
+"""Heat maps drawn by matplotlib, for papers and slides: rows of coloured tokens, and pictures."""
 
 from __future__ import annotations
 
 import io
-import warnings
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,21 +13,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import PdfPages
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.font_manager import findfont, fontManager
-from matplotlib.ft2font import FT2Font
 from matplotlib.patches import Rectangle
 from PIL import Image
 
 from closelook.evaluation.report.heatmaps.layout import letters_of, line_starts, visible
-from closelook.evaluation.report.heatmaps.tokens import Entry, EntryLine, colour, ground, in_digits, values_of
+from closelook.evaluation.report.heatmaps.tokens import Entry, EntryLine, ground
 
 _SIZE, _LETTER, _LINE = 9, 0.602 * 9 / 72, 0.24  # points; inches of a letter of the font, and of a line
 _TOKENS, _TITLES = "DejaVu Sans Mono", "DejaVu Sans"  # the fonts of tokens, and of all else
-_SHOWN = 12  # most characters without a font that a warning names
 _WIDTH, _LABEL = 7.0, 1.5  # inches, of all and of a method's name
-_CELL, _NUMBERED = 0.44, 16  # inches of a matrix's cell, and columns up to which cells have numbers
 _STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "closelook", "pdf.fonttype": 42}
 _WITHOUT_DATES = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
 
@@ -45,80 +37,35 @@ class Plot(Figure):
         return out.getvalue()
 
 
-def plotted(entries: Sequence[Entry], title: str, as_matrix: bool = False) -> Plot:
+def plotted(entries: Sequence[Entry], title: str) -> Plot:
     """The heat maps of `entries` as a figure: rows of tokens, or of images the pictures.
 
-    With `as_matrix` there is a matrix for each method, with a row for each entry and a column for each token.
-    Characters that matplotlib's own fonts lack are drawn with installed fonts that have them; a warning names those
-    that no font has.
+    Characters that matplotlib's own fonts lack are drawn with the fonts of `matplotlib.rcParams["font.family"]`.
     """
-    texts = [title, *(entry["target"] for entry in entries)]
-    texts += [token for entry in entries for token in (*entry["tokens"], *entry.get("decoder", ()))]
-    further = _fonts_for(set("".join(map(visible, texts))))
+    further = matplotlib.rcParams["font.family"]
     with matplotlib.rc_context({"font.family": [_TITLES, *further]}):
         if "image" in entries[0]:
             return _pictures(entries[0], title)
         font = {"family": [_TOKENS, *further], "size": _SIZE}
-        return _matrices(entries, title, font) if as_matrix else _rows(entries, title, font)
-
-
-def _fonts_for(letters: set[str]) -> list[str]:
-    """The installed fonts that have most of the `letters` which matplotlib's own fonts lack; warns of letters left."""
-    own = [_letters_in(findfont(name)) for name in (_TOKENS, _TITLES)]
-    missing = {letter for letter in letters if not letter.isspace() and any(ord(letter) not in font for font in own)}
-    # The glyphs of Last Resort, which matplotlib brings, are boxes.
-    installed = [font for font in fontManager.ttflist if not font.name.startswith("Last Resort")]
-    fonts = []
-    while missing:
-        numbers = {ord(letter) for letter in missing}
-        best = max(installed, key=lambda font: (len(numbers & _letters_in(font.fname)), font.style == "normal"))
-        added = {letter for letter in missing if ord(letter) in _letters_in(best.fname)}
-        if not added:
-            break
-        fonts.append(best.name)
-        missing -= added
-    if missing:
-        shown = " ".join(sorted(missing)[:_SHOWN]) + (" …" if len(missing) > _SHOWN else "")
-        warnings.warn(f"no installed font has {shown}: install one that has, such as Noto Sans", stacklevel=3)
-    return fonts
-
-
-@cache
-def _letters_in(path: str) -> frozenset[int]:
-    """The code points that a font file has; none for a file that cannot be read."""
-    try:
-        return frozenset(FT2Font(path).get_charmap())
-    except (RuntimeError, OSError):
-        return frozenset()
+        return _rows(entries, title, font)
 
 
 def saved(figure: Plot, path: Path) -> None:
-    """Writes the figure in the format of the path's suffix: .pdf, .svg or .png. Raises OSError.
-
-    Equal figures give equal bytes: files hold no dates.
-    """
+    """Writes the figure in the format of the path's suffix: .pdf, .svg or .png."""
     _write(figure, path, path.suffix.removeprefix(".").lower())
 
 
 def saved_as_sheets(figures: Iterable[Plot], path: Path) -> None:
     """Write the figures as the pages of a PDF. Raises OSError."""
-    with _style(), PdfPages(path, metadata=_WITHOUT_DATES["pdf"]) as sheets:
+    with matplotlib.rc_context(_STYLE), PdfPages(path, metadata=_WITHOUT_DATES["pdf"]) as sheets:
         for figure in figures:
             sheets.savefig(figure, bbox_inches="tight")
 
 
 def _write(figure: Plot, target: Any, form: str) -> None:
     """Writes the figure to `target`, a path or a stream; `form` is pdf, svg or png."""
-    with _style():
+    with matplotlib.rc_context(_STYLE):
         figure.savefig(target, format=form, dpi=200, bbox_inches="tight", metadata=_WITHOUT_DATES[form])
-
-
-@contextmanager
-def _style() -> Iterator[None]:
-    """Set the style of written figures, and silence matplotlib's warnings of missing letters, of which ours tell."""
-    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")
-        yield
 
 
 def _figure(width: float, height: float) -> tuple[Plot, Axes]:
@@ -198,54 +145,6 @@ def _cells(entry: Entry, row: EntryLine) -> Iterator[_Token]:
         yield _Token(" |", None, dim=True)
         for token, value in zip(entry["decoder"], row["decoder"], strict=True):
             yield _Token(token, ground(value, row))
-
-
-def _matrices(entries: Sequence[Entry], title: str, font: Mapping[str, Any]) -> Plot:
-    """The figure with a matrix for each method: a row for each entry, a column for each token of the longest entry."""
-    longest = max(entries, key=lambda entry: len(entry["tokens"]) + len(entry.get("decoder", ())))
-    tables = [[values_of(entry["rows"][number]) for entry in entries] for number in range(len(longest["rows"]))]
-    columns = [*longest["tokens"], *(longest.get("decoder", ()) if "decoder" in longest["rows"][0] else ())]
-    left = max(letters_of(visible(entry["target"])) for entry in entries) * _LETTER + 0.1
-    above = max(letters_of(visible(token)) for token in columns) * _LETTER + 0.1
-    cell = min(_CELL, max(0.12, (2.5 * _WIDTH - left) / len(columns)))
-    tall = 0.6 * _CELL
-    height = _LINE * 1.5 + len(tables) * (above + _LINE * 1.5 + tall * len(entries))
-    figure, axes = _figure(left + cell * len(columns), height)
-    axes.text(0, _LINE * 0.8, title, fontsize=_SIZE + 1)
-    top = _LINE * 1.5
-    for number, table in enumerate(tables):
-        axes.text(0, top + _LINE * 0.7, longest["rows"][number]["label"], fontsize=_SIZE, fontweight="bold")
-        base = top + _LINE + above
-        for at, token in enumerate(columns):
-            x = left + (at + 0.65) * cell
-            axes.text(x, base - 0.05, visible(token), rotation=90, ha="center", parse_math=False, **font)
-        _draw_matrix(axes, table, (left, base), (cell, tall), numbered=len(columns) <= _NUMBERED)
-        for at, entry in enumerate(entries):
-            axes.text(0, base + (at + 0.7) * tall, visible(entry["target"]), parse_math=False, **font)
-        top = base + tall * len(entries) + _LINE * 0.5
-    return figure
-
-
-def _draw_matrix(
-    axes: Axes,
-    table: Sequence[Sequence[float]],
-    corner: tuple[float, float],
-    size: tuple[float, float],
-    numbered: bool,
-) -> None:
-    """Draws the cells of a matrix, coloured by their share of the largest magnitude, with their numbers if `numbered`.
-
-    `corner` is the upper left one (x, y), `size` the (width, height) of a cell, in inches.
-    """
-    every = [value for row in table for value in row]
-    high, numbers = max(map(abs, every), default=0.0) or 1.0, iter(in_digits(every))
-    (left, top), (cell, tall) = corner, size
-    for at, row in enumerate(table):
-        for column, value in enumerate(row):
-            x, y, number = left + column * cell, top + at * tall, next(numbers)
-            axes.add_patch(Rectangle((x, y), cell, tall, facecolor=to_rgb(colour(value / high)), edgecolor="w", lw=0.5))
-            if numbered:
-                axes.text(x + cell / 2, y + 0.65 * tall, number, ha="center", fontsize=_SIZE - 3)
 
 
 def _pictures(entry: Entry, title: str) -> Plot:

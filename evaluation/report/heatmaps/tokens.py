@@ -79,15 +79,20 @@ def in_digits(values: Sequence[float]) -> list[str]:
     return [f"{value:{form}}" for value in values]
 
 
+def rgb(share: float) -> tuple[int, ...]:
+    """The colour (red, green, blue) of a value as a share of the scale, in [-1, 1]."""
+    share = max(-1.0, min(1.0, share))
+    end = POSITIVE if share > 0 else NEGATIVE
+    return tuple(round(zero + (full - zero) * abs(share)) for zero, full in zip(ZERO, end, strict=True))
+
+
 def colour(share: float) -> str:
-    """The colour of a value as a share of the scale, in [-1, 1].
+    """The colour of :func:`rgb` in hex.
 
     >>> colour(1.0), colour(0.0), colour(-1.0)
     ('#f08a4b', '#ffffff', '#6a9cdb')
     """
-    share = max(-1.0, min(1.0, share))
-    end = POSITIVE if share > 0 else NEGATIVE
-    return "#" + "".join(f"{round(z + (e - z) * abs(share)):02x}" for z, e in zip(ZERO, end, strict=True))
+    return "#" + bytes(rgb(share)).hex()
 
 
 def ground(value: float, row: EntryLine, special: bool = False) -> str | None:
@@ -197,11 +202,6 @@ def short(value: float) -> float:
     0.1235
     """
     return float(f"{value:.4g}")
-
-
-def values_of(row: EntryLine) -> list[float]:
-    """The relevance of the tokens of a line of :func:`data`, then that of the decoder's tokens if it has any."""
-    return [*row["values"], *row.get("decoder", ())]
 
 
 def disagreement(lines: Sequence[Line], counted: Sequence[bool]) -> float:

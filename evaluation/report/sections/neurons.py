@@ -145,10 +145,7 @@ def ablation_table(ablations: Sequence[Ablations], methods: Methods, resampling:
 
 
 def _cell(ablation: Ablations, compared: Comparison | None, name: str, count: str) -> Cell:
-    """The mean drop after the first `count` neurons of the ranking `name`, or the reason that there is none.
-
-    Its p value is of the difference from random neurons.
-    """
+    """The mean drop after the first `count` neurons of the ranking `name`, or the reason that there is none."""
     if name in ablation.empty:
         return Cell(state=NOT_FINITE)
     if int(count) not in ablation.counts or not len(ablation.drops):

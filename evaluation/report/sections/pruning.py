@@ -166,10 +166,7 @@ def _pruning_figure(
     number: str,
     main: bool = False,
 ) -> list[Figure]:
-    """A figure of a task's `curves` with a panel for each model and pooling.
-
-    `number` is that of Close Look's figure, or OURS; `main` says that it is the figure of the paper's main text.
-    """
+    """A figure of a task's `curves` with a panel for each model and pooling."""
     task, models = curves[0].task, list(dict.fromkeys(curve.model for curve in curves))
     ranked = [curve for curve in curves if curve.order == order and curve.pooling in poolings]
     random = [curve for curve in curves if curve.order == RANDOM]

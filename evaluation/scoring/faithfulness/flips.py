@@ -162,9 +162,9 @@ def flip_counts(flipped: int, steps: int) -> np.ndarray:
     return (2 * flipped * np.arange(parts + 1) + parts) // (2 * parts)  # rounds to the nearest whole number
 
 
-def share_counts(tokens: int, shares: Sequence[int] = SHARES) -> np.ndarray:
-    """`shares` percent [K] of a number of tokens, rounded down."""
-    return np.asarray(shares) * tokens // 100
+def share_counts(tokens: int) -> np.ndarray:
+    """SHARES percent [K] of a number of tokens, rounded down."""
+    return np.asarray(SHARES) * tokens // 100
 
 
 @dataclass(frozen=True)

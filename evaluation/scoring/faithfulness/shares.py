@@ -119,10 +119,7 @@ def _of_labels(
 
 
 def _of_scores(predictions: np.ndarray, gold: np.ndarray, resampling: Resampling) -> tuple[Summary, MeanCurve | None]:
-    """Pearson's r of `predictions` [N, K] with `gold` scores [N], averaged over shares and at each share.
-
-    The curve is None without an r; it is NaN where predictions do not vary, and for intervals without resamples.
-    """
+    """Pearson's r of `predictions` [N, K] with `gold` scores [N], averaged over shares and at each share."""
     correlations = pearson(predictions, gold, resampling)
     by_share = correlations.by_share
     if not np.isfinite(by_share).any():

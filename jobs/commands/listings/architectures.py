@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from closelook.jobs import verification
 from closelook.jobs.commands.listings.documents import DOCS, markdown, rewrite
 from closelook.terminal import say
 
-FILE = Path(verification.__file__).with_name("architectures.csv")
+FILE = Path(__file__).with_name("architectures.csv")
 PAGE = DOCS / "models.md"
 START, END = "<!-- architectures: written by closelook models --all -->", "<!-- end of architectures -->"
 HEADS = ("causal", "masked", "encoder-decoder")  # of language models

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 from closelook.evaluation.benchmark.sources.own import SAMPLES
 from closelook.jobs.commands.listings.documents import DOCS, markdown, rewrite
@@ -13,8 +13,6 @@ from closelook.jobs.commands.listings.sums import in_words, percent
 from closelook.jobs.config import FINER_KEYS
 from closelook.jobs.methods import METHODS, method
 from closelook.jobs.tasks import tasks
-from closelook.jobs.verification.registry import FOLDER, Verified
-from closelook.jobs.verification.registry import known as registered
 from closelook.lrp_core.families import FAMILIES
 from closelook.lrp_core.families.generic import GENERIC, GenericFamily
 from closelook.lrp_core.methods.record import Method
@@ -51,7 +49,7 @@ def show_tasks() -> None:
 
 
 def show_models() -> None:
-    """Print the facts about every kind of models, every family with its methods, and the models that were verified."""
+    """Print the facts about every kind of models, and every family with its methods."""
     for kind in KINDS.values():
         say(f"{kind.name}: {kind.title}", "bold")
         say(f"  loaded by: {kind.auto}")
@@ -74,23 +72,6 @@ def show_models() -> None:
         f"family: {GENERIC}, that of every other masked or causal language model or text classifier of transformers "
         f"that takes embeddings in place of tokens: {known}"
     )
-    say(f"verified by `closelook verify`, with the number of checks passed (yours: files of --json in ${FOLDER}):")
-    say_table(("model", "family", "kind", "passed in", "on", "torch", "transformers", "by"), _verified())
-
-
-def _verified() -> Iterator[tuple[str, ...]]:
-    """A row for each verified model, device and versions, with the outcome in each precision."""
-    alike: dict[tuple[str, ...], list[Verified]] = {}
-    for by, line in registered():
-        key = (line.model, line.family, line.kind, line.device, line.torch, line.transformers, by)
-        alike.setdefault(key, []).append(line)
-    for (model, family, kind, *found_with), lines in alike.items():
-        yield model, family, kind, ", ".join(map(_outcome, lines)), *found_with
-
-
-def _outcome(line: Verified) -> str:
-    """A precision with the number of passed checks, or with the checks that failed."""
-    return f"{line.dtype} FAILED ({line.failed})" if line.failed else f"{line.dtype} ({line.passed})"
 
 
 def _read_at(kind: Kind) -> str:

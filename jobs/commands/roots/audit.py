@@ -8,11 +8,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Mapping
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from closelook import terminal
 from closelook.evaluation.benchmark import audit as figures
@@ -20,51 +16,24 @@ from closelook.evaluation.benchmark.samples import Row, meta_of
 from closelook.jobs.config import RunConfig
 from closelook.jobs.stages.audit import audit_table, record_of, samples_in
 from closelook.jobs.store import Ledger, Store, artifact_in, is_complete
-from closelook.jobs.store.listings import hashes_in, sizes_in
+from closelook.jobs.store.files import written
 from closelook.lrp_core.records.types import UserError, nearest
 from closelook.terminal import as_json, say, write_file
 
 CHANGED = "has other bytes than were written"
 
 
-def verified(store: Store) -> tuple[str, list[str]]:
+def verified(ledger: Ledger) -> tuple[str, list[str]]:
     """Compare every file of every complete artifact of the root with its hash.
 
-    Returns a line that counts them, and a line for each file whose bytes changed. Files that are gone or have another
-    size are not read.
+    Returns a line that counts them, and a line for each file whose bytes changed. Files that are gone are not read.
     """
-    ledger, artifacts, files = Ledger(store), 0, 0
-    changed: list[str] = []
-    for name, record in ledger.records():
-        artifact = artifact_in(record)
-        if not is_complete(record):
-            continue
-        known, faults = hashes_in(artifact, record), ledger.damage(artifact)
-        listed = [path for path in sizes_in(artifact, record) if path not in faults]
-        hashed = store.at_once(partial(sha256_of, store), listed)
-        wrong = [path for path, sha256 in zip(listed, hashed, strict=True) if known.get(path) != sha256]
-        if wrong and _was_entered_again(store, name, record):
-            continue  # a run in progress replaced the artifact meanwhile: its new files have other hashes
-        changed += [f"{artifact}: {store.url(path)} {CHANGED}: {store.remedy_for_changed}" for path in wrong]
-        artifacts += 1
-        files += len(listed)
-    return f"{files} files of {artifacts} artifacts were read and compared with their hashes", changed
-
-
-def sha256_of(store: Store, path: str) -> str | None:
-    """The sha256 of a file's bytes, in hex; None if it does not exist."""
-    with suppress(FileNotFoundError):
-        digest = hashlib.sha256()
-        for piece in store.pieces(path):
-            digest.update(piece)
-        return digest.hexdigest()
-    return None
-
-
-def _was_entered_again(store: Store, name: str, before: Mapping[str, Any]) -> bool:
-    """True if the manifest `name` has meanwhile been removed, or rewritten with other hashes."""
-    record = store.manifest(name)
-    return record is None or record.get("hashes") != before["hashes"]
+    changed, store = [], ledger.store
+    listed = {path: file["sha256"] for _, record in ledger.records() for path, file in record.get("files", {}).items()}
+    for path, content in zip(listed, store.read_all(list(listed)), strict=True):
+        if content is not None and written(content).sha256 != listed[path]:
+            changed.append(f"{store.url(path)} {CHANGED}: remove it, then {store.remedy}")
+    return f"{len(listed)} files were read and compared with their hashes", changed
 
 
 def audit(
@@ -91,7 +60,7 @@ def audit(
     tasks = list(config.tasks) if task is None else [task]
     changed: list[str] = []
     if deep:  # before anything reads files that may be damaged
-        counted, changed = verified(store)
+        counted, changed = verified(ledger)
         for line in (counted, *changed):
             say(line)
     if n is not None:
@@ -104,8 +73,8 @@ def audit(
             say(line)
     if json_file is not None:
         write_file(json_file, as_json(tables))
-    artifacts = (artifact_in(record) for _, record in ledger.records())
-    lines = [*filter(None, map(ledger.described_damage, artifacts)), *ledger.unreadable().values()]
+    artifacts = (artifact_in(record) for _, record in ledger.records() if is_complete(record))
+    lines = list(filter(None, map(ledger.damage, artifacts)))
     for line in lines:
         say(line)
     return not (lines or changed)

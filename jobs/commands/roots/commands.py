@@ -102,20 +102,6 @@ def gc(run: RunOptions, dry_run: DryRun = False, yes: Yes = False) -> None:
     collect(loaded, store, dry_run=dry_run, stale_too=yes)
 
 
-Top = Annotated[int, typer.Option("--top", min=1, help="The number of sources shown for a sentence.")]
-Every = Annotated[bool, typer.Option("--every", help="Show all methods instead of two.")]
-
-
-@command(RUNS)
-def sources(run: RunOptions, top: Top = 3, every: Every = False, json: Json = None) -> None:
-    """Show the sentences of answers with the most relevant sources of their prompts."""
-    loaded, store = run.load(is_made=True)
-
-    from closelook.jobs.commands.roots.sources import show
-
-    show(loaded, store, top, every, json)
-
-
 Name = Annotated[str, typer.Argument(help=" | ".join(names()) or NEEDS_CLONE, show_default=False)]
 Quick = Annotated[bool, typer.Option("--quick", help="Measure small shapes with few repeats.")]
 

@@ -22,7 +22,6 @@ from closelook.evaluation.explained.rows import (
     TEXT,
     ExplainedText,
     MethodRelevance,
-    Name,
     ReadText,
     Tables,
     TokenLocation,
@@ -32,7 +31,6 @@ from closelook.evaluation.explained.rows import (
 from closelook.evaluation.schema import RELEVANCE, TOKENS, WORDS
 from closelook.jobs.config.kept import models_kept
 from closelook.jobs.methods import METHODS
-from closelook.jobs.plan.known import Known
 from closelook.jobs.plan.models import ResolvedModel, decoder_tokenizer_of, load_tokenizer, resolve
 from closelook.jobs.results import Run, load
 from closelook.jobs.store import TEMPORARY, Artifact, Store
@@ -65,11 +63,6 @@ class Output:
         for path in (self.path, self.tokens):
             if path.exists():
                 raise UserError(f"{path} exists already: name another file or remove it")
-
-    @property
-    def unexplained(self) -> Path:
-        """The list of rows without an explanation, which exists only if there are any."""
-        return self.path.with_suffix(".unexplained.csv")
 
 
 @contextmanager
@@ -158,9 +151,9 @@ class _Read:
     locations: list[TokenLocation]  # of every token, then of the decoder's
 
     @property
-    def names(self) -> list[Name]:
+    def names(self) -> list[str]:
         """The name of each row of the user's own file with this content; else the sample's id."""
-        return [Name(name or self.sample["sample_id"]) for name in ids_of(self.sample["meta"])]
+        return [name or self.sample["sample_id"] for name in ids_of(self.sample["meta"])]
 
 
 class _Texts:
@@ -175,8 +168,7 @@ class _Texts:
                 f"--root {run.store.root} --config CONFIG` with a config that has it"
             )
         config, seed = models[place.model], run.config.seed if run.config is not None else 0
-        known = Known.of(run.store).model(config, seed)
-        self._model: ResolvedModel = known[0] if known is not None else resolve(config, seed)
+        self._model: ResolvedModel = resolve(config, seed)
         self._tokenizer = load_tokenizer(config)
         self._writer = decoder_tokenizer_of(config) or self._tokenizer
         self._pieces, self._written = Pieces(self._tokenizer), Pieces(self._writer)

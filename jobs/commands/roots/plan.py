@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from closelook.jobs.cluster.slots import in_words, known, matches, share_of
 from closelook.jobs.config import RunConfig
 from closelook.jobs.plan.cells import make_plan
 from closelook.jobs.plan.choices import undecided
@@ -61,9 +60,8 @@ def show(config: RunConfig, store: Store) -> None:
         say(f"{model}: {task} is counted after `closelook prepare`")
     for choice in run.plan.undecided:
         say(undecided(choice))
-    for line in (*without_nodes(config), *by_reason(run.plan.failures)):
+    for line in by_reason(run.plan.failures):
         say(line)
-    say(f"not estimated: the stages {', '.join(left_open(config))}, and loading models")
 
 
 def seconds_a_row(store: Store) -> Rates:
@@ -77,7 +75,7 @@ def seconds_a_row(store: Store) -> Rates:
             product = line["unit"].partition(".")[0]
             task, dtype, _ = line["unit"].removeprefix(f"{product}.{line['model']}.").rsplit(".", 2)
             for key in ((product, line["model"], task, dtype), (product, line["model"])):
-                seconds[key] += line["compute_s"]
+                seconds[key] += line["wall_s"]
                 rows[key] += line["rows"] * max(1, len(line["explained"]))  # a row of each artifact of the unit
     return {key: seconds[key] / rows[key] for key in rows}
 
@@ -86,23 +84,6 @@ def rate_of(rates: Rates, artifact: Artifact) -> float | None:
     """The seconds a row of this artifact: as measured for its task and precision, else for others of its model."""
     place = artifact.product, artifact.model
     return rates.get((*place, artifact.task, artifact.dtype), rates.get(place))
-
-
-def left_open(config: RunConfig) -> list[str]:
-    """The names of the stages of this run whose cost is not estimated."""
-    not_planned = (stage for stage in STAGES.values() if not stage.planned)
-    return [stage.name for stage in not_planned if stage.setting is None or getattr(config, stage.setting) is not None]
-
-
-def without_nodes(config: RunConfig) -> Iterator[str]:
-    """A line for each model and precision for which none of `ray.nodes` is suitable."""
-    nodes = [kind for kind in config.ray.nodes or () if kind.gpus]
-    for model in config.models if nodes and config.device != "cpu" else ():
-        for dtype in sorted({dtype for task in config.tasks_for(model) for dtype in model.dtypes_for(task)}):
-            share = share_of(model, on_gpu=True, needs=config.ray.needs((dtype,)))
-            if not any(kind.gpus >= share.gpus and matches(known(kind.labels), share.labels) for kind in nodes):
-                needs = f"{model.gpus:g} GPU" + (f" and {in_words(share.labels)}" if share.labels else "")
-                yield f"model {model.name} in {dtype}: none of ray.nodes has {needs}"
 
 
 def by_reason(failures: dict[str, str]) -> list[str]:

@@ -52,7 +52,6 @@ def summaries(
     from closelook.jobs.plan.cells import validate
     from closelook.jobs.stages.record import StageSummary
     from closelook.jobs.stages.run import not_complete, recorded, run
-    from closelook.jobs.store import Ledger
     from closelook.jobs.store.lock import is_asked, run_lock
 
     validate(loaded)
@@ -68,8 +67,6 @@ def summaries(
             tell(f"the configuration kept in {store.root} changes:")
         for difference in changed:
             tell(f"  {difference}")
-        for line in Ledger(store).unreadable().values():
-            complain(line)
         complete = True
         for summary in run(loaded, store, stages):
             yield summary

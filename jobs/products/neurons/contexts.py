@@ -1,14 +1,11 @@
 """Max-activating examples of neurons: the passages of a corpus (contexts) where each neuron is most active.
 
 Keys cover the model, the texts and how they are cut. A unit of texts becomes a part with the activity of every neuron.
-When all parts are there, the driver merges them into a shard for each layer. Ranks that rounding may have decided (near
-ties) are decided by activations that are computed again, each context alone; contexts that still differ by rounding
-only stay in the order of the corpus.
+When all parts are there, the driver merges them into a shard for each layer.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,8 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from closelook.evaluation.benchmark.corpus import CorpusSurvey, stamps, template_of
-from closelook.evaluation.schema import ACTIVATIONS, CONTEXTS_PART, CONTEXTS_TEXTS, CONTEXTS_TIES, titled
+from closelook.evaluation.benchmark.corpus import CorpusSurvey, stamps
+from closelook.evaluation.schema import ACTIVATIONS, CONTEXTS_PART, CONTEXTS_TEXTS, titled
 from closelook.evaluation.schema import CONTEXTS as SCHEMA
 from closelook.jobs.config import RunConfig
 from closelook.jobs.plan.corpus import PRODUCT, Surveyed, check_models, reads_texts, surveyed
@@ -32,8 +29,6 @@ from closelook.lrp_core.records.types import UserError
 
 VERSION = 3  # raised when numbers change: stored ones of older versions are stale
 ROWS_AT_ONCE = 1 << 18  # contexts that are written after one pass over the parts
-TIES = "ties"  # the unit of near ties
-_FINE = ("float32", "float64")  # precisions finer than a near tie: only there near ties are decided
 _FACTS = ("contexts", "tokens", "without_tokens")
 
 
@@ -42,18 +37,13 @@ class ContextsNode(Node):
     """The max-activating examples of one model."""
 
     length: int  # most tokens of a context
-    top: int  # how many contexts of a neuron are kept; a part has SPARE more
+    top: int  # how many contexts of a neuron are kept
     corpus: Surveyed  # the corpus as it was when the run was planned
 
     @property
     def parts(self) -> list[Part]:
         """The parts that the units of texts become, in the order of the corpus."""
         return [Part(self, part_name(unit)) for unit in range(self.corpus.survey.units)]
-
-    @property
-    def ties_path(self) -> str:
-        """The path of the activations that decide near ties."""
-        return Part(self, TIES).paths[0]
 
 
 def nodes(run: Run) -> Iterator[ContextsNode]:
@@ -98,20 +88,12 @@ def contexts_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Contexts
 
 
 def units(run: Run, nodes: Sequence[ContextsNode]) -> Iterator[Unit]:
-    """A unit for each share of the texts, whose rows are read when it is sent.
-
-    Once all their parts are there, also the unit that decides near ties, if there are any.
-    """
+    """A unit for each share of the texts, whose rows are read when it is sent."""
     (node,) = nodes
     corpus, budget = node.corpus.survey, run.token_budget(node)
     size = -(-corpus.texts // max(1, corpus.units))
     for part in node.parts:
         yield Unit(part.shard, (part,), token_budget=budget, size=size)
-    near = _undecided(run, node)
-    if near is not None:
-        ties = _ties(run, node, near)
-        tokens = sum(map(len, ties.ids.values()))
-        yield Unit(TIES, (Part(node, TIES, ties),), tokens=tokens, token_budget=budget, size=1)
 
 
 def source(run: Run, node: ContextsNode) -> CorpusReader:
@@ -120,49 +102,16 @@ def source(run: Run, node: ContextsNode) -> CorpusReader:
 
 
 def _missing(run: Run, node: ContextsNode) -> bool:
-    """True if the shard of a unit of texts is missing, or was written under another key or for another unit."""
-    parts = node.parts
-    origins = run.store.at_once(run.store.origin, [part.paths[0] for part in parts])
-    return origins != [part.origin for part in parts]
-
-
-def _undecided(run: Run, node: ContextsNode) -> pa.Table | None:
-    """The near ties (layer, neuron, context) that must be computed alone before the ranks are known.
-
-    None if there are none, if they were computed, if a part is missing, and in precisions that are not _FINE.
-    """
-    if node.artifact.dtype not in _FINE or _missing(run, node) or run.store.exists(node.ties_path):
-        return None
-    merged, _ = _merged(run.ledger, node)
-    near = merged.near_ties(node.top)
-    return near if len(near) else None
-
-
-@dataclass(frozen=True)
-class Ties:
-    """Contexts whose ranks rounding may have decided, with the neurons whose activations decide them."""
-
-    entries: Sequence[tuple[int, int, int]]  # layer, neuron, context
-    ids: Mapping[int, Sequence[int]]  # the tokens of each context
-
-
-def _ties(run: Run, node: ContextsNode, near: pa.Table) -> Ties:
-    """The near ties of the merged parts, with the tokens of their contexts."""
-    entries = list(zip(*(near[name].to_pylist() for name in ("layer", "neuron", "context")), strict=True))
-    texts = _texts(run.ledger, node, near["context"].to_numpy())
-    named = {context for *_, context in entries}
-    ids = zip(texts["key"].to_pylist(), texts["input_ids"].to_pylist(), strict=True)
-    return Ties(entries, {context: tokens for context, tokens in ids if context in named})
+    """True if the shard of a unit of texts is missing."""
+    return not {part.paths[0] for part in node.parts} <= set(run.ledger.begun(node.artifact))
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
-    """The activity of every neuron in a unit's texts; for the unit of near ties, activations of each context alone."""
+    """The activity of every neuron in a unit's texts."""
     from closelook.jobs.runner.rows import that_fits
 
     (part,) = parts
     node: ContextsNode = part.node
-    if part.inputs is not None:
-        return {part: Made(_computed_alone(opened, part.inputs), schema=CONTEXTS_TIES)}
     reading = partial(read, opened, rows, node.length, node.top)
     (neurons, texts), splits = that_fits(reading, opened.token_budget)
     return {part: Made(texts, splits=splits, beside=(neurons.select(CONTEXTS_PART.names).cast(CONTEXTS_PART),))}
@@ -178,32 +127,8 @@ def combine(opened: Opened, part: Part, values: Sequence[Made]) -> Made:
     return values[0]
 
 
-def _computed_alone(opened: Opened, ties: Ties) -> pa.Table:
-    """The activations that `ties` asks for, in schema CONTEXTS_TIES, each from a forward pass of its context alone.
-
-    Activations in batches differ by rounding, which may have decided ranks; these decide them.
-    """
-    from closelook.lrp_core.neurons.activity import Activity
-
-    # Neurons by context and layer.
-    by_context: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for layer, neuron, context in ties.entries:
-        by_context[context][layer].append(neuron)
-    template, rows = template_of(opened.tokenizer), list[Row]()
-    for context, by_layer in by_context.items():
-        activity = Activity(opened.view, 1, template)  # keeps one context: the only one that it is given
-        activity.add([ties.ids[context]], [0])
-        for layer, neurons in by_layer.items():
-            of_layer = activity.layer(layer)
-            activations, positions = of_layer.values[neurons, 0].tolist(), of_layer.positions[neurons, 0].tolist()
-            for neuron, activation, position in zip(neurons, activations, positions, strict=True):
-                facts = {"layer": layer, "neuron": neuron, "context": context}
-                rows.append(facts | {"activation": activation, "position": position})
-    return pa.Table.from_pylist(rows, schema=CONTEXTS_TIES)
-
-
 def close(run: Run, node: ContextsNode, shards: Sequence[str], reports: Reports) -> str | None:
-    """Merge the parts and write the manifest, once all parts are there and near ties are decided.
+    """Merge the parts and write the manifest, once all parts are there.
 
     Returns why it is not written although every part is there: the corpus has changed or is gone.
     """
@@ -215,8 +140,7 @@ def close(run: Run, node: ContextsNode, shards: Sequence[str], reports: Reports)
             return f"the files of the corpus {node.artifact.task} changed while they were read: run again"
     except UserError as error:
         return f"the corpus {node.artifact.task} is gone: {error}"
-    if _undecided(run, node) is None:
-        _enter(run, node)
+    _enter(run, node)
     return None
 
 
@@ -226,9 +150,6 @@ def _enter(run: Run, node: ContextsNode) -> None:
 
     store, artifact = run.store, node.artifact
     merged, facts = _merged(run.ledger, node)
-    is_recomputed = store.exists(node.ties_path)
-    recomputed = store.read(node.ties_path, CONTEXTS_TIES) if is_recomputed else CONTEXTS_TIES.empty_table()
-    merged.settle_near_ties(node.top, recomputed)
     layers = sorted(set(merged.layer.tolist()))
     files: dict[str, Written] = {}
     for group in _groups(merged, layers):
@@ -255,8 +176,8 @@ def _enter(run: Run, node: ContextsNode) -> None:
         "tokenizer": node.plan.tokenizer,
     }
     run.ledger.commit(artifact, record, files=files)
-    for path in chain(*parts, [node.ties_path]):
-        store.delete(path)
+    for path in chain(*parts):
+        run.ledger.remove(path)
 
 
 def layer_name(layer: int) -> str:
@@ -340,5 +261,4 @@ CONTEXTS = Product(
     combine=combine,
     close=close,
     source=source,
-    turns=(0, 1),  # near ties can be decided only when the whole corpus was read
 )

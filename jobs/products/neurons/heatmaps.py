@@ -125,11 +125,6 @@ class Explained:
     relevance: tuple[Sequence[float] | None, ...]  # None where it is not finite
     splits: int = 0
 
-    def only(self, samples: set[str]) -> Explained:
-        """The relevance of the examples with these ids."""
-        kept = [index for index, row in enumerate(self.rows) if row["sample_id"] in samples]
-        return Explained(tuple(self.rows[i] for i in kept), tuple(self.relevance[i] for i in kept), self.splits)
-
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Explained]:
     """The relevance of the tokens of examples to the activations of their neurons."""
@@ -182,5 +177,5 @@ HEATMAPS = Product(
     compute=compute,
     combine=combine,
     close=partial(close, entries_of=_entries),
-    turns=(2,),
+    turns=(1,),
 )

@@ -277,5 +277,5 @@ KNOCKOUTS = Product(
     units=units,
     compute=compute,
     close=partial(close, conclusion=_conclude),
-    turns=(2,),
+    turns=(1,),
 )

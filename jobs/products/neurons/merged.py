@@ -14,7 +14,6 @@ from closelook.evaluation.benchmark.corpus import Corpus, batches, pieces_of, te
 from closelook.evaluation.schema import CONTEXTS, CONTEXTS_TEXTS
 from closelook.jobs.products.record import Opened, Row
 from closelook.jobs.tasks import sources
-from closelook.lrp_core.neurons.near_ties import SPARE, near_ties, runs
 
 if TYPE_CHECKING:
     from closelook.jobs.plan.units import Task
@@ -39,10 +38,7 @@ class CorpusReader:
     characters: int  # of a unit
 
     def __call__(self, tasks: Sequence[Task]) -> Iterator[Task]:
-        """Yield the tasks with the texts of their units as rows. Tasks about no texts come first, unchanged."""
-        yield from (task for task in tasks if task.parts[0].inputs is not None)
-        if all(task.parts[0].inputs is not None for task in tasks):
-            return
+        """Yield the tasks with the texts of their units as rows."""
         sources()  # enters sources of installed packages in the table
         by_unit = {task.parts[0].shard: task for task in tasks}
         for number, entries in enumerate(units(self.corpus, self.characters)):
@@ -56,15 +52,15 @@ class CorpusReader:
 def read(opened: Opened, rows: Sequence[Row], length: int, top: int, token_budget: int) -> tuple[pa.Table, pa.Table]:
     """The activity of neurons in the texts of `rows`, and the contexts into which these are cut.
 
-    Returns a table of schema CONTEXTS_PART, with `top` contexts for each neuron and SPARE more, and a table of schema
-    CONTEXTS_TEXTS, whose contexts have at most `length` tokens. Batches depend only on the rows and the budget.
+    Returns a table of schema CONTEXTS_PART, with `top` contexts for each neuron, and a table of schema CONTEXTS_TEXTS,
+    whose contexts have at most `length` tokens. Batches depend only on the rows and the budget.
     """
     from closelook.lrp_core.neurons.activity import Activity
 
     view, tokenizer = opened.view, opened.tokenizer
     entries = [row["entry"] for row in rows]
     pieces = list(pieces_of(tokenizer, entries, min(length, view.max_length)))
-    activity = Activity(view, min(top + SPARE, max(1, len(pieces))), template_of(tokenizer))
+    activity = Activity(view, min(top, max(1, len(pieces))), template_of(tokenizer))
     for part in batches([len(piece.ids) for piece in pieces], token_budget):
         activity.add([pieces[at].ids for at in part], part)
     texts = len({piece.entry.number for piece in pieces})
@@ -114,10 +110,10 @@ class Merged:
 
     @classmethod
     def part(cls, table: pa.Table, unit: int, top: int) -> Merged:
-        """The activity in the committed part of a `unit`: for each neuron, `top` contexts and SPARE more."""
-        activation = _padded(table["activation"], top + SPARE, -np.inf)
-        context = _padded(table["context"], top + SPARE, -1)
-        position = _padded(table["position"], top + SPARE, 0)
+        """The activity in the committed part of a `unit`, with `top` contexts for each neuron."""
+        activation = _padded(table["activation"], top, -np.inf)
+        context = _padded(table["context"], top, -1)
+        position = _padded(table["position"], top, 0)
         context = np.where(context < 0, NOWHERE, context + unit * UNIT)
         layer, neuron, total, not_finite = (
             table[name].to_numpy() for name in ("layer", "neuron", "total", "not_finite")
@@ -131,45 +127,13 @@ class Merged:
         activation = np.concatenate([self.activation, other.activation], 1)
         context = np.concatenate([self.context, other.context], 1)
         position = np.concatenate([self.position, other.position], 1)
-        self._keep(self.activation.shape[1], activation, context, position)
+        order = np.lexsort((context, -activation), axis=1)[:, : self.activation.shape[1]]
+        self.activation, self.context, self.position = (
+            np.take_along_axis(of, order, 1) for of in (activation, context, position)
+        )
         self.total = self.total + other.total
         self.histogram = self.histogram + other.histogram
         self.not_finite = self.not_finite + other.not_finite
-
-    def near_ties(self, top: int) -> pa.Table:
-        """A table of the contexts (layer, neuron, context) whose rank may be due to rounding alone.
-
-        These are near ties, in a run of nearly equal activations that begins among the first `top`.
-        """
-        tied = near_ties(self.activation, top)
-        rows, _ = tied.nonzero()
-        return pa.table({"layer": self.layer[rows], "neuron": self.neuron[rows], "context": self.context[tied]})
-
-    def settle_near_ties(self, top: int, recomputed: pa.Table) -> None:
-        """Keep the first `top` contexts.
-
-        `recomputed` (schema CONTEXTS_TIES) has the activations of near ties, each from a forward pass over that context
-        alone; they replace the batched ones. Activations that still differ by rounding only, as of two contexts that
-        begin alike, rank by the order of the corpus: processors round differently, even for a context alone.
-        """
-        layer, neuron, context = (recomputed[name].to_numpy() for name in ("layer", "neuron", "context"))
-        rows = np.searchsorted(_numbers(self.layer, self.neuron), _numbers(layer, neuron))
-        entry, at = (self.context[rows] == context[:, None]).nonzero()  # a part computed again may keep other contexts
-        self.activation[rows[entry], at] = recomputed["activation"].to_numpy()[entry]
-        self.position[rows[entry], at] = recomputed["position"].to_numpy()[entry]
-        # sort again by the new activations
-        self._keep(self.activation.shape[1], self.activation, self.context, self.position)
-        order = np.lexsort((self.context, runs(self.activation)), axis=1)[:, :top]
-        self._take(order, self.activation, self.context, self.position)
-
-    def _keep(self, top: int, activation: np.ndarray, context: np.ndarray, position: np.ndarray) -> None:
-        """Keep the first `top` of these contexts [N, K], in descending order of activation."""
-        order = np.lexsort((context, -activation), axis=1)[:, :top]
-        self._take(order, activation, context, position)
-
-    def _take(self, order: np.ndarray, *fields: np.ndarray) -> None:
-        """Set activations, contexts and positions to the entries of `fields` at the column indices `order` [N, top]."""
-        self.activation, self.context, self.position = (np.take_along_axis(of, order, 1) for of in fields)
 
     def of(self, rows: np.ndarray) -> Merged:
         """The neurons that a mask [N] selects."""
@@ -202,11 +166,6 @@ def with_keys(texts: pa.Table, unit: int) -> pa.Table:
     """The rows of CONTEXTS_TEXTS of a unit, with `key`: the number of each context among those of all units."""
     keys = texts["context"].to_numpy().astype(np.int64) + unit * UNIT
     return texts.append_column("key", pa.array(keys))
-
-
-def _numbers(layer: np.ndarray, neuron: np.ndarray) -> np.ndarray:
-    """A number for each neuron [N] that orders them by layer, then by number."""
-    return layer.astype(np.int64) * UNIT + neuron
 
 
 def _padded(column: pa.ChunkedArray, top: int, fill: float) -> np.ndarray:

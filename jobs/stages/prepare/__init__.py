@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain
@@ -38,7 +38,7 @@ from closelook.jobs.stages.prepare.parts import (
 )
 from closelook.jobs.stages.prepare.wanted import VERSION, listed, origin_of, readers_of, work_of
 from closelook.jobs.stages.record import StageSummary
-from closelook.jobs.store import Artifact, Ledger, Store, artifact_in, key_in, samples_of, views_of
+from closelook.jobs.store import Artifact, Ledger, Store, key_in, samples_of, views_of
 from closelook.versions import versions
 
 DRIVER_ROWS = 3000  # for fewer rows, starting workers takes longer than the work
@@ -57,11 +57,9 @@ def prepare(config: RunConfig, store: Store) -> StageSummary:
     ledger = Ledger(store)
     look = partial(work_of, config, ledger, readers=readers, all_reached=not out_of_reach)
     plans = {task: look(task=task) for task in config.tasks}
-    if _discard_damaged(ledger, config.tasks):
-        plans = {task: look(task=task) for task in config.tasks}
     work = {task: plan for task, plan in plans.items() if plan.missing}
     todo = [artifact for plan in work.values() for artifact in plan.missing]
-    for artifact in todo:  # shards of other keys go: of other sources, annotators or tokenizers
+    for artifact in todo:  # samples of other sources, annotators or tokenizers are not read in their place
         ledger.forget(artifact)
     tallies = _run(config, store, work) if work else {}
     failures: list[str] = []
@@ -76,15 +74,6 @@ def prepare(config: RunConfig, store: Store) -> StageSummary:
         lines += table(audit_table(config, store, list(config.tasks)))
     total = len(config.tasks) + sum(len(reader.tasks) for reader in readers)
     return StageSummary("prepare", len(made), total - len(todo), tuple(failures), tuple(lines), made)
-
-
-def _discard_damaged(ledger: Ledger, tasks: Collection[str]) -> bool:
-    """Remove damaged samples and views of these tasks, with all that was made from them. True if there were any."""
-    entered = [artifact_in(record) for product in ("benchmark", "views") for _, record in ledger.records(product)]
-    damaged = [artifact for artifact in entered if artifact.task in tasks and ledger.damage(artifact)]
-    for artifact in damaged:
-        ledger.discard_damaged(artifact)
-    return bool(damaged)
 
 
 def _run(config: RunConfig, store: Store, work: dict[str, TaskWork]) -> dict[str, Tally]:

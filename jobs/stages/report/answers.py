@@ -98,7 +98,7 @@ def _claims(run: Run, nodes: Sequence[SourcesNode], shown: Sequence[str]) -> Cla
 
 def answers_of(config: RunConfig, store: Store) -> Answers:
     """The answers that the report of a run shows, `ablations.shown` of each task and model, of complete artifacts."""
-    run = Run(config, make_plan(config, store, trust_known=True), Ledger(store))
+    run = Run(config, make_plan(config, store), Ledger(store))
     return Answers(list(answer_entries(run, configured(config))), store.root)
 
 

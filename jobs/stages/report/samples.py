@@ -73,7 +73,7 @@ def _entries(run: Run, results: Results, model: ModelPlan, task: str, lines: Map
     config, images, names = model.resolved.config, model.resolved.preprocessing, sorted(lines)
     tokenizer = None if images is not None else load_tokenizer(config)
     writer = decoder_tokenizer_of(config) or tokenizer
-    generic = rows_by_id(run.store, run.ledger.whole(samples_of(task)), GENERIC, names)
+    generic = rows_by_id(run.store, run.ledger.files_at(samples_of(task)), GENERIC, names)
     views = rows_by_id(run.store, model.inputs[task].paths, VIEW, names)
     for name in names:
         (_, first), *_ = lines[name]

@@ -82,11 +82,6 @@ class Explained:
         return bool(method.conserves and self.relevance[method.name].conserves)
 
 
-def is_matrix(explained: Sequence[Explained]) -> bool:
-    """True for several predictions of one token each: these are shown as the rows of a matrix."""
-    return len(explained) > 1 and all(each.view.span is None or len(each.view.span) == 1 for each in explained)
-
-
 def explain_in_turn(item: Input, question: Question, opened: Opened, methods: Sequence[Method]) -> Iterator[Explained]:
     """Yield the explained prediction of a question, or several in turn, each of a text that goes on with those before.
 

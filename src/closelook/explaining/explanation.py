@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from markupsafe import Markup
 
-from closelook.evaluation.report.heatmaps.markup import heatmaps, matrices
+from closelook.evaluation.report.heatmaps.markup import heatmaps
 from closelook.evaluation.report.spreadsheet import as_text
-from closelook.explaining.explained import Explained, Side, is_matrix
+from closelook.explaining.explained import Explained, Side
 from closelook.explaining.heatmap import entry_of, page, sum_by_word, titled
 from closelook.explaining.opening import Model
 from closelook.explaining.record import prediction, shares_of_all
@@ -151,15 +151,15 @@ class Explanation:
         show_all(self.answers, self.model.dtype, by_word)
 
     def plot(self, by_word: bool | None = None) -> Plot:
-        """A figure of matplotlib: coloured words, a matrix for several predictions, or maps over an image.
+        """A figure of matplotlib: coloured words, or maps over an image.
 
-        `by_word` is as for `show`; by default, a figure has whole words, and a matrix tokens.
+        `by_word` is as for `show`; by default, a figure has whole words.
         """
         from closelook.evaluation.report.heatmaps.plotted import plotted
 
         if by_word is None:
-            by_word = self.answers[0].images is None and not is_matrix(self.answers)
-        return plotted(self._entries(by_word), titled(self.answers), is_matrix(self.answers))
+            by_word = self.answers[0].images is None
+        return plotted(self._entries(by_word), titled(self.answers))
 
     def save(self, path: str | PathLike[str], by_word: bool | None = None) -> None:
         """Write the explanation in the format of the suffix of `path`: .pdf, .svg or .png (a plot), .html, .json.
@@ -190,8 +190,7 @@ class Explanation:
         return f"<Explanation of {short!r} by {self.model.id}: {methods}>"
 
     def _repr_html_(self) -> str:
-        show = matrices if is_matrix(self.answers) else heatmaps
-        return str(show(self._entries(), titled(self.answers)))
+        return str(heatmaps(self._entries(), titled(self.answers)))
 
     def _entries(self, by_word: bool = False) -> list[dict[str, Any]]:
         """The entry of a heat map for each of `answers`."""

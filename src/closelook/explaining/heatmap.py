@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from closelook.evaluation.report.heatmaps.markup import matrices, shares_table
+from closelook.evaluation.report.heatmaps.markup import shares_table
 from closelook.evaluation.report.heatmaps.overlay import with_picture
 from closelook.evaluation.report.heatmaps.tokens import Line, beyond_noise, data
 from closelook.evaluation.report.page import Provenance, explain_page
-from closelook.explaining.explained import Explained, is_matrix
+from closelook.explaining.explained import Explained
 from closelook.explaining.record import shares_of_all
 from closelook.lrp_core.records.types import UserError
 from closelook.versions import versions
@@ -110,7 +110,7 @@ def titled(explained: Sequence[Explained]) -> str:
 def page(texts: Sequence[Sequence[Explained]], identity: str, by_word: bool = False) -> str:
     """The explained predictions of one or more texts as an HTML page.
 
-    Above several predictions of a single text stands a matrix, or a table of shares for an answer.
+    Above the parts of an answer stands a table of shares.
     """
     first = texts[0]
     above: Markup | None = None
@@ -122,8 +122,6 @@ def page(texts: Sequence[Sequence[Explained]], identity: str, by_word: bool = Fa
         for at, entry in zip(numbers, entries, strict=True):
             entry["sample_id"] = f"text {at}, {entry['sample_id']}"
         return explain_page(entries, f"{model}: {len(texts):,} texts", provenance)
-    if is_matrix(first):
-        above = matrices(entries, "what each predicted token owes to each token before it")
-    elif first[0].answer is not None:
+    if first[0].answer is not None:
         above = shares_table(shares_of_all(first))
     return explain_page(entries, titled(first), provenance, above)

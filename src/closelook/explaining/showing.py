@@ -1,4 +1,4 @@
-"""Prints explained predictions: tokens in colours or with numbers, matrices, spans with shares."""
+"""Prints explained predictions: tokens in colours or with numbers, spans with shares."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from rich.text import Text
 from closelook import terminal
 from closelook.evaluation.report.heatmaps.tokens import Line, in_digits, least
 from closelook.evaluation.report.heatmaps.tokens import terminal as coloured
-from closelook.explaining.explained import Explained, is_matrix
+from closelook.explaining.explained import Explained
 from closelook.explaining.heatmap import Lines, lines_of
 from closelook.explaining.record import OF_NO_TOKEN, shares
 from closelook.lrp_core.methods.record import Method
-from closelook.terminal import not_finite, say, say_table
+from closelook.terminal import not_finite, say
 
 PATCHES = 6  # most relevant patches of an image that are shown
 _WHOLE = 64  # longest text of an answer's prompt that is shown whole, in tokens
@@ -21,19 +21,9 @@ _STRONGEST = 8  # tokens that are shown of a longer one, the most relevant
 
 
 def show_all(explained: Sequence[Explained], dtype: str, by_word: bool = False) -> None:
-    """Print explained predictions: several of one token each as one matrix for each method, others one by one.
-
-    `by_word` joins the tokens of a word.
-    """
-    if not is_matrix(explained):
-        for each in explained:
-            _show(each, dtype, by_word)
-        return
-    first = explained[0]
-    say(f"{first.model}: why {' · '.join(each.why for each in explained)}{first.note}")
-    lines = [lines_of(each, by_word) for each in explained]
-    for number in range(len(first.methods)):
-        _show_matrix(explained, lines, number, dtype)
+    """Print explained predictions, one by one; `by_word` joins the tokens of a word."""
+    for each in explained:
+        _show(each, dtype, by_word)
 
 
 def _show(explained: Explained, dtype: str, by_word: bool) -> None:
@@ -110,39 +100,6 @@ def _strongest(tokens: Sequence[str], values: Sequence[float]) -> Text:
     """The _STRONGEST tokens by magnitude of relevance with their numbers, in the order of the text."""
     chosen = sorted(_largest(values, _STRONGEST))
     return Text("… ") + _numbers([tokens[at] for at in chosen], [values[at] for at in chosen])
-
-
-def _show_matrix(explained: Sequence[Explained], every: Sequence[Lines], number: int, dtype: str) -> None:
-    """Print the matrix of a method, by its number: a row for each prediction, a column for each token that was read.
-
-    Tokens that a decoder has read follow those of its encoder. If the matrix is wider than the terminal, only the most
-    relevant tokens of each row are printed.
-    """
-    lines = [of_methods.lines[number] for of_methods in every]
-    method = lines[0].label
-    if problem := _unshown(lines, dtype):
-        say(f"{method}: {problem}")
-        return
-    rows = [[*line.values, *(line.decoder or ())] for line in lines]
-    longest = max(range(len(rows)), key=lambda at: len(rows[at]))
-    columns, decoder = list(every[longest].texts), explained[longest].decoder
-    if decoder is not None and lines[longest].decoder is not None:
-        columns += decoder.tokens
-    values = [value for row in rows for value in row]
-    digits = in_digits(values)
-    width, label = max(map(len, digits)), max(len(each.target) for each in explained)
-    if label + sum(max(len(token.strip()), width) + 1 for token in columns) > terminal.console.width:
-        for each, row in zip(explained, rows, strict=True):
-            say(Text(f"{method} {each.target:{label}}  ") + _strongest(columns[: len(row)], row))
-        return
-    numbers = iter(digits)
-    table = []
-    for each, row in zip(explained, rows, strict=True):
-        cells = [next(numbers) for _ in row]
-        unread = [""] * (len(columns) - len(cells))
-        table.append([each.target, f"{each.logits[0]:.2f}", *cells, *unread])
-    headings = [method, "logit", *(token.strip() or "␣" for token in columns)]
-    say_table(headings, table, headings[1:], lines=False)
 
 
 def _patches(explained: Explained, line: Line) -> str:

@@ -27,7 +27,7 @@ def evidence(row):
 
 
 def test_subjects_are_the_noted_heads_and_agree_in_number_with_the_verb_in_nine_of_ten(annotator, shared):
-    rows = annotated(annotator, shared, "sva", "lgd", "subject", 1500)
+    rows = annotated(annotator, shared, "sva", "lgd", "subject", 600)
     accepted = [row for row in rows if not is_reject(row)]
     notes = [json.loads(row["meta"]) for row in accepted]
     assert len(accepted) > 0.75 * len(rows)

@@ -110,16 +110,6 @@ def test_a_source_with_nothing_to_balance_says_so(source):
         reading.survey(Origin("ra", source, balance=True))
 
 
-def test_a_pattern_finds_files_in_several_folders(tmp_path):
-    for folder, uid in (("a", "anaphor_number_agreement"), ("b", "determiner_noun_agreement_2")):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / f"{uid}.jsonl").write_text(json.dumps(record(uid)))
-    survey = reading.survey(Origin("blimp5", "blimp5", str(tmp_path / "*" / "*_agreement*.jsonl")))
-    assert survey.drawn == 2
-    with pytest.raises(UserError, match=r"no \.jsonl file at .*none"):
-        reading.survey(Origin("blimp5", "blimp5", str(tmp_path / "*" / "none*.jsonl")))
-
-
 def test_a_hub_data_set_gives_all_its_paradigms(tmp_path):
     configs = ""
     for uid in PARADIGMS:

@@ -4,18 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from closelook.evaluation.benchmark.labels import distinct, sharing
+from closelook.evaluation.benchmark.labels import distinct
 from closelook.jobs.config import ModelConfig
 from closelook.jobs.plan.models import resolve
 from closelook.lrp_core.records.types import UserError
 
 NAMES = ("crane", "tench", "Crane", "drake")
-
-
-def test_labels_of_several_outputs_have_their_number_behind_them():
-    assert distinct(NAMES) == ("crane (0)", "tench", "Crane (2)", "drake")
-    assert sharing("CRANE", distinct(NAMES)) == ["crane (0)", "Crane (2)"]
-    assert sharing("tench", distinct(NAMES)) == []
 
 
 def test_a_label_of_several_outputs_is_refused_by_name():

@@ -50,17 +50,6 @@ def test_a_row_has_its_slot_where_the_mark_was_and_its_evidence_by_its_words(tmp
     assert json.loads(row["meta"]) == {"columns": {"id": 7}}
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv"])
-def test_a_line_that_is_too_long_is_left_out(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(files, "LONGEST", 200)
-    texts = ["The keys ___ old.", "word " * 100 + "___ old.", "The key ___ old."]
-    rows = [{"text": text, "target": "are", "evidence": "old"} for text in texts]
-    content = lines(*(rows if kind == "jsonl" else [",".join(row) for row in (rows[0], *map(dict.values, rows))]))
-    first, long, last = read(tmp_path, content, f"mine.{kind}")
-    assert (first["text"], last["text"]) == ("The keys  old.", "The key  old.")
-    assert (long["reason"], long["where"][-1]) == ("a line of more than 0 MiB", "3" if kind == "csv" else "2")
-
-
 def test_a_cluster_is_what_alike_samples_share(tmp_path):
     labelled = {"text": "Good.", "label": "positive"}
     rows = read(tmp_path, lines(GOOD | {"cluster": 3}))
@@ -432,3 +421,11 @@ def test_words_without_evidence_are_samples_where_the_task_says_so(tmp_path):
 )
 def test_a_label_is_known_by_its_name_in_any_case_or_by_its_number(name, labels, expected):
     assert index_of(name, labels) == expected
+
+
+@pytest.mark.parametrize("name", ["mine.jsonl", "mine.csv"])
+def test_a_file_without_line_ends_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(files, "LONGEST", 200)
+    (tmp_path / name).write_text("text\n" + "x" * 300)
+    with pytest.raises(UserError, match="has a line of 0 MiB or more"):
+        list(files.records(tmp_path / name))

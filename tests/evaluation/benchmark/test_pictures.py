@@ -116,13 +116,6 @@ def test_broken_and_other_images_are_malformed(data, reason):
     assert caught.value.reason == reason
 
 
-def test_images_of_a_palette_are_read_in_colour():
-    flat = np.zeros((8, 8, 3), np.uint8)
-    flat[2:5] = (200, 30, 60)
-    shown = Image.fromarray(flat).convert("P").convert("RGB")
-    np.testing.assert_array_equal(np.asarray(decoded(file_of(flat, mode="P"))), np.asarray(shown))
-
-
 def folder_of_classes(root: Path) -> Path:
     for label, seeds in (("cat", (0, 1)), ("dog", (2, 3))):
         (root / label).mkdir(parents=True)
@@ -272,9 +265,9 @@ def test_evidence_follows_an_image_that_is_resized_and_cropped():
 
 
 def test_shapes_of_both_sides_differ_and_classes_are_drawn_alike():
-    train, test = ([drawing.pixels.tobytes() for drawing in islice(shapes(0, side), 300)] for side in ("train", "test"))
+    train, test = ([drawing.pixels.tobytes() for drawing in islice(shapes(0, side), 100)] for side in ("train", "test"))
     assert not set(train) & set(test)
-    drawings = list(islice(shapes(1, "test"), 300))
+    drawings = list(islice(shapes(1, "test"), 100))
     labels = np.array([drawing.label for drawing in drawings])
     assert 0.4 < labels.mean() < 0.6
     for drawing in drawings[:50]:

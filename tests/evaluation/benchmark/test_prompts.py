@@ -84,17 +84,6 @@ def test_causal_models_read_the_tokens_that_the_tokenizer_makes_of_the_unchanged
     assert tokenizer.decode(marked).strip() == "keys"
 
 
-@pytest.mark.parametrize(("before", "read", "space"), ENDS)
-def test_published_vocabularies_read_the_unchanged_text(published, before, read, space):
-    tokenizer = published["gpt2"]
-    view = view_of(tokenizer, asked(before))
-    assert view["input_ids"] == tokenizer(read)["input_ids"]
-    assert tokenizer.decode([view["target_id"]]) == f"{space}are"
-    mask = published["bert"].mask_token
-    view = view_of(published["bert"], asked(before, " old ."), kinds.MASKED)
-    assert view["input_ids"] == published["bert"](f"{before} {mask} old .")["input_ids"]
-
-
 def test_a_masked_model_is_asked_for_the_word_as_it_stands_behind_its_own_white_space(tokenizers):
     tokenizer = tokenizers["roberta"]
     for between, word in ((" ", " t"), ("", " t"), ("\n", "t")):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from closelook.evaluation.explained.rows import ExplainedText, MethodRelevance, Name, TokenLocation, tables
+from closelook.evaluation.explained.rows import ExplainedText, MethodRelevance, TokenLocation, tables
 from closelook.evaluation.schema import TOKENS, WORDS
 
 PAIR = ExplainedText(
@@ -47,7 +47,7 @@ def rows(table, **picked):
 
 
 def test_words_are_sums_or_means_of_their_tokens_and_the_text_as_written():
-    words, _ = tables([(Name("a", 3), PAIR)], "model", "task")
+    words, _ = tables([("a", PAIR)], "model", "task")
     assert words.schema == WORDS
     for method, of_method in (("sums", WORDS_OF_PAIR), ("means", WORDS_OF_PAIR[:7])):
         selected = rows(words, method=method)
@@ -58,9 +58,9 @@ def test_words_are_sums_or_means_of_their_tokens_and_the_text_as_written():
 
 
 def test_every_row_tells_what_is_explained():
-    for table in tables([(Name("a", 3), PAIR)], "model", "task"):
-        assert {tuple(row[name] for name in ("id", "row", "model", "task")) for row in table.to_pylist()} == {
-            ("a", 3, "model", "task")
+    for table in tables([("a", PAIR)], "model", "task"):
+        assert {tuple(row[name] for name in ("id", "model", "task")) for row in table.to_pylist()} == {
+            ("a", "model", "task")
         }
         facts = {"decision": "yes", "against": None, "probability": 0.75, "explained": 5.0}
         assert len(rows(table, **facts)) == len(table)
@@ -68,7 +68,7 @@ def test_every_row_tells_what_is_explained():
 
 
 def test_tokens_name_the_word_that_they_are_part_of_and_add_up_to_it():
-    words, tokens = tables([(Name("a"), PAIR), (Name("b"), PAIR)], "model")
+    words, tokens = tables([("a", PAIR), ("b", PAIR)], "model")
     assert tokens.schema == TOKENS
     for name in ("a", "b"):
         for method, reduce in (("sums", sum), ("means", np.mean)):
@@ -80,7 +80,7 @@ def test_tokens_name_the_word_that_they_are_part_of_and_add_up_to_it():
     assert [row["at"] for row in rows(tokens, id="a", method="sums", side="second")] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("texts", [[], [(Name("a"), PAIR)]])
+@pytest.mark.parametrize("texts", [[], [("a", PAIR)]])
 def test_no_texts_are_no_rows_of_the_same_schema(texts):
     words, tokens = tables(texts, "model")
     assert (len(words), len(tokens)) == ((16, 22) if texts else (0, 0))

@@ -40,31 +40,26 @@ def scripts(page):
     return re.findall(r"<script(?P<kind>[^>]*)>(.*?)</script>", page, flags=re.S)
 
 
+@pytest.fixture(scope="module")
+def files():
+    return site().files()
+
+
 @pytest.mark.parametrize("name", PAGES)
-def test_pages_refer_to_nothing_outside_the_site(name):
-    page = site().files()[name]
+def test_pages_refer_to_nothing_outside_the_site_name_their_origin_and_run_only_their_own_script(files, name):
+    page = files[name]
     targets = re.findall(r"""(?:src|href)=["']?([^"'\s>]+)""", page)
     inside = r"data:|#|numbers\.csv$|(index|tables|faithfulness|sources|controls|curves|neurons|samples)\.html$"
     assert all(re.match(inside, target) for target in targets)
     assert not re.search(r"https?://|@import|url\(", page)
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_only_the_pages_own_script_may_run(name):
-    page = site().files()[name]
+    for fact in (provenance().config_hash, "name: test", "sha256:1", "abc", "closelook 0.1"):
+        assert fact in page
     programs = [text for kind, text in scripts(page) if "json" not in kind]
     assert len(programs) == 1
     digest = base64.b64encode(hashlib.sha256(programs[0].encode()).digest()).decode()
     assert f"script-src 'sha256-{digest}'" in page
     assert "default-src 'none'" in page
     assert not re.search(r"\son[a-z]+=", page.replace(programs[0], ""))
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_provenance_is_on_every_page(name):
-    page = site().files()[name]
-    for fact in (provenance().config_hash, "name: test", "sha256:1", "abc", "closelook 0.1"):
-        assert fact in page
 
 
 def test_a_first_page_without_a_comparison_says_why():

@@ -1,63 +1,21 @@
-"""Figures of texts in other scripts: a font that has their letters, or a warning that names them; right to left."""
+"""Figures of texts in other scripts: fonts that the user names, and words from right to left."""
 
-import warnings
-
+import matplotlib
 import pytest
-from fontTools.fontBuilder import FontBuilder
-from fontTools.pens.ttGlyphPen import TTGlyphPen
-from matplotlib.font_manager import fontManager
 
 from closelook.evaluation.report.heatmaps.layout import line_starts
 from closelook.evaluation.report.heatmaps.plotted import plotted, saved
 from closelook.evaluation.report.heatmaps.tokens import Line, data
 
-HAN = "\U0002a6df"  # so rare that no font of a usual machine has it
 
-
-def entry(tokens):
-    return data(tokens, [Line("lrp", [1.0] * len(tokens))], target="target", model="m")
-
-
-@pytest.fixture
-def font(tmp_path):
-    """An installed font that has the letter HAN alone."""
-    pen = TTGlyphPen(None)
-    pen.moveTo((0, 0))
-    for point in ((0, 800), (800, 800), (800, 0)):
-        pen.lineTo(point)
-    pen.closePath()
-    glyphs = {".notdef": TTGlyphPen(None).glyph(), "han": pen.glyph()}
-    builder = FontBuilder(1000)
-    builder.setupGlyphOrder(list(glyphs))
-    builder.setupCharacterMap({ord(HAN): "han"})
-    builder.setupGlyf(glyphs)
-    builder.setupHorizontalMetrics(dict.fromkeys(glyphs, (1000, 0)))
-    builder.setupHorizontalHeader(ascent=800, descent=-200)
-    builder.setupNameTable({"familyName": "Of Tests", "styleName": "Regular"})
-    builder.setupOS2()
-    builder.setupPost()
-    path = tmp_path / "of_tests.ttf"
-    builder.save(path)
-    before = list(fontManager.ttflist)
-    fontManager.addfont(path)
-    yield "Of Tests"
-    fontManager.ttflist[:] = before
-
-
-def test_a_letter_that_no_font_has_is_named():
-    with pytest.warns(UserWarning, match=f"no installed font has {HAN}: install one that has"):
-        plotted([entry(["the", f" {HAN}"])], "title")
-
-
-@pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
-def test_a_letter_is_drawn_with_a_font_that_has_it(font, suffix, tmp_path):
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        figure = plotted([entry(["the", f" {HAN}"])], "title")
-        saved(figure, tmp_path / f"figure.{suffix}")
-    assert not seen
-    [text] = [text for text in figure.axes[0].texts if text.get_text() == HAN]
-    assert font in text.get_fontfamily()
+def test_letters_that_matplotlib_lacks_are_drawn_with_the_fonts_that_the_user_names(tmp_path):
+    entry = data(["the", " 猫"], [Line("lrp", [1.0, 1.0])], target="target", model="m")
+    with matplotlib.rc_context({"font.family": ["A font of cats"]}):
+        figure = plotted([entry], "title")
+    [text] = [text for text in figure.axes[0].texts if text.get_text() == "猫"]
+    assert text.get_fontfamily()[1:] == ["A font of cats"]
+    with pytest.warns(UserWarning, match="Glyph 29483 .* missing from font"):
+        saved(plotted([entry], "title"), tmp_path / "figure.png")
 
 
 def test_neighbouring_words_from_right_to_left_stand_so():

@@ -7,9 +7,9 @@ import pytest
 from scipy.stats import spearmanr
 
 from closelook.evaluation.report.sections.evidence import ways_table
-from closelook.evaluation.report.sections.faithfulness import CurveSet, areas_table, curve_figures
+from closelook.evaluation.report.sections.faithfulness import CurveSet
 from closelook.evaluation.report.table import UNDEFINED
-from closelook.evaluation.scoring.faithfulness.areas import areas_of, mean_curves
+from closelook.evaluation.scoring.faithfulness.areas import areas_of
 from closelook.evaluation.scoring.intervals import Resampling
 from closelook.jobs.methods import METHODS
 from tests.evaluation.report.test_faithfulness import some_results
@@ -87,30 +87,3 @@ def test_a_method_without_finite_curves_under_one_way_is_not_ranked(results):
     assert [cell.value for cell in row.cells[1:]] == [1, N]
     [row] = ways_table([zeroed, few], results, Resampling(50)).rows
     assert [cell.value for cell in row.cells[1:]] == [0, 0]
-
-
-def test_clusters_are_drawn_together(results):
-    drawn = [drawn_of("zero", 0), drawn_of("resample", 50)]
-    clustered = replace(results, clusters={"sva": {f"s{at}": str(at % 2) for at in range(N)}})
-    alone, together = (ways_table(drawn, variant, Resampling(200)).rows[0].cells[0] for variant in (results, clustered))
-    assert alone.value == pytest.approx(together.value)
-    assert (alone.low, alone.high) != (together.low, together.high)
-
-
-def test_captions_say_what_stands_in_place_of_tokens_where_they_are_resampled(results):
-    drawn = [drawn_of("zero", 0), drawn_of("resample", 1)]
-    words = "those that follow the same left neighbour in the task's texts"
-    assert words in areas_table(drawn, results).caption
-    assert words not in areas_table(drawn[:1], results).caption
-    curves = []
-    for curve_set in drawn:
-        tables = tables_of(curve_set.perturbation, 0)
-        means = {
-            name: mean_curves(table, curve_set.perturbation, ("target", "full"), Resampling(20))
-            for name, table in tables.items()
-        }
-        curves.append(replace(curve_set, curves=means))
-    zeroed, resampled = (figure.caption for figure in curve_figures(curves, results))
-    assert words in resampled
-    assert "(resampled)" in resampled
-    assert words not in zeroed

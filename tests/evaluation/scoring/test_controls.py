@@ -70,10 +70,10 @@ def test_random_maps_lie_in_the_interval_of_chance_and_kept_maps_do_not():
     rng = np.random.default_rng(2)
     tokens = rng.integers(2, 12, 30)
     inside = 0
-    for _ in range(400):
+    for _ in range(100):
         maps = [rng.normal(size=(2, count)) for count in tokens]
         inside += chance_verdict([agreement(*pair).signed for pair in maps], tokens).passed
-    assert inside >= 397  # 99.9 % of them
+    assert inside >= 99  # 99.9 % of them
     assert chance_verdict([1.0] * 30, tokens).passed is False
     assert chance_verdict([0.3] * 30, [9] * 30).passed is False
     assert chance_verdict([None], [3]).passed is None

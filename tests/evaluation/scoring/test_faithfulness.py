@@ -15,7 +15,6 @@ from closelook.evaluation.scoring.faithfulness.flips import (
 from closelook.evaluation.scoring.faithfulness.scores import (
     MEASURES,
     areas,
-    paired,
     share_scores,
     summarise,
     with_gaps,
@@ -123,20 +122,6 @@ def test_variants_without_an_order_are_gaps_in_the_results():
     whole = areas(evaluated(game, Ranking.of(RELEVANCE, EVERYTHING, TIES).curves(counts)), counts)["delta_area"]
     np.testing.assert_array_equal(measured[[0, 2]], whole[[0, 2]])
     assert np.isnan(measured[1])
-
-
-def test_methods_are_compared_on_the_samples_that_all_have():
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=(60, 3, 1)) * 0.1
-    values[:, 0] += 1
-    values[:5, 1] = np.nan
-    values[:, 2] = np.nan
-    measured = paired(values, ("good", "bad", "broken"), ("delta_area",), Resampling(300))
-    assert (measured.methods, measured.n) == (("good", "bad"), 55)
-    assert measured.mean[0, 0] == pytest.approx(values[5:, 0].mean())
-    assert measured.p[0, 1, 0] < 0.01
-    assert measured.difference_low[0, 1, 0] > 0.9
-    assert paired(np.full((4, 2, 1), np.nan), ("a", "b"), ("delta_area",), Resampling(300)) is None
 
 
 def test_every_measure_prefers_an_order_by_what_tokens_are_worth_to_the_reverse():

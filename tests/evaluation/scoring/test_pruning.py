@@ -100,12 +100,6 @@ def test_equal_masks_of_different_curves_run_once():
     assert len(Sweep(view, [curve, curve]).masks) == len(Sweep(view, [curve]).masks) == 9
 
 
-def test_the_model_is_as_before_after_a_sweep(view, batch):
-    before = view.logits(view.hidden(batch), batch)
-    Sweep(view, curves_of(view, 1)).right(ragged_rows(view), BUDGET)
-    assert torch.equal(view.logits(view.hidden(batch), batch), before)
-
-
 def test_ranked_curves_average_over_samples_and_break_ties_by_head():
     relevance = {("attnlrp", "none"): np.array([[3.0, 1.0, 0.0, 2.0], [1.0, 1.0, 0.0, 0.0]])}  # means 2 1 0 1
     least, most = ranked_curves(relevance)

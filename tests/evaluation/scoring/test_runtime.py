@@ -2,7 +2,7 @@
 
 import pytest
 
-from closelook.evaluation.report.sections.costs import Pass, bucket, costs
+from closelook.evaluation.report.sections.costs import Pass, costs
 
 
 def row(wall_s, length=10, batch=2, peak=None, **more):
@@ -23,7 +23,3 @@ def test_lengths_models_devices_and_stages_are_apart():
     measured = costs(rows)
     assert len(measured) == 5
     assert {cost.peak_bytes for cost in measured.values()} == {None, 7}
-
-
-def test_buckets_end_at_powers_of_two():
-    assert [bucket(length) for length in (1, 2, 3, 16, 17)] == [1, 2, 4, 16, 32]

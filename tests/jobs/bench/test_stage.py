@@ -122,7 +122,7 @@ def test_status_counts_benchmarks(tmp_path, models, inline):
     config, store = run_of(tmp_path, models[0])
 
     def state():
-        lines = collect(config, make_plan(config, store), Ledger(store))
+        lines = collect(Run(config, make_plan(config, store), Ledger(store)))
         return lines["gpt2", "sva", "float32", "bench"].states
 
     assert state() == {"missing": 1}

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from closelook.jobs.cluster.attempts import Attempts, forget_loading, loading
+from closelook.jobs.cluster.attempts import Attempts
 from closelook.jobs.plan.cells import make_plan
-from closelook.jobs.plan.checkpoints import ModelUnavailable
 from closelook.jobs.products.record import NodeFailed
 from closelook.jobs.products.relevance import RELEVANCE
 from closelook.jobs.runner.rows import compute_parts
@@ -56,23 +55,6 @@ def test_runs_that_are_stopped_while_a_batch_runs_make_no_row_a_reject(tmp_path,
     assert attribute(config, store).complete
     for planned in make_plan(config, store).cells():
         assert store.manifest(planned.artifact.name)["rejects"] == {}
-
-
-def test_a_process_that_gave_a_model_up_notes_nothing_more_of_its_units(tmp_path):
-    """The driver removes the notes when it hears of it, and the process may have more units in hand."""
-    store = Store(str(tmp_path))
-    for _ in range(2):  # processes that died of it
-        Attempts(store, "loading/large/alone", 2, "run").begin("loading")
-    for again in (False, True):
-        with (
-            pytest.raises(ModelUnavailable, match="model large: loading it ended 2 processes"),
-            loading(store, "large", 2, "run"),
-        ):
-            pytest.fail("it is loaded once more")
-        assert (store.files("attempts", ".json", recursive=True) == []) is again
-        forget_loading(store, "large")
-    with loading(store, "large", 2, "another run"):
-        pass
 
 
 def test_a_batch_without_rows_that_ended_processes_fails_its_node(tmp_path):

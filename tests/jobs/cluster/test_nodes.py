@@ -8,16 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from closelook.jobs.cluster import recorder, scheduler
-from closelook.jobs.cluster import slots as slots_of
 from closelook.jobs.cluster.pools import LOCAL_SETTINGS, SETTINGS
 from closelook.jobs.cluster.slots import Share, Slots, share_of
 from closelook.jobs.config import RunConfig
 from closelook.jobs.plan.cells import make_plan
 from closelook.jobs.runner import driver as stage
 from closelook.jobs.runner.worker import Worker
-from closelook.jobs.store import Store
-from tests.jobs.inline import without_ray
 from tests.jobs.small import config_of, prepared, relevance_of, rows_of
 from tests.patience import wait_for
 from tests.stages import attribute
@@ -139,71 +135,6 @@ def logged(root, event):
     return [line for line in lines if line["event"] == event]
 
 
-@pytest.mark.nightly  # a minute of nodes that come and go; `Slots` is tested by day
-@pytest.mark.ray
-def test_pools_grow_as_nodes_come_and_outlive_those_that_go(cluster, tmp_path, model, monkeypatch):
-    """Ray counts GPUs where there are none: models run on the CPU."""
-    many = {
-        "shard_rows": 1,
-        "token_budget": 12,
-        "models": [{"name": "grows", "id": str(model), "gpus": 1, "workers": [1, 3]}],
-    }
-    undisturbed = config_of(tmp_path / "undisturbed", **many)
-    with without_ray():
-        assert attribute(undisturbed, prepared(undisturbed, MANY)).complete
-    monkeypatch.setattr(stage, "Worker", Hurried)
-    monkeypatch.setattr(scheduler, "LOOK_S", 0.5)
-    monkeypatch.setattr(recorder, "LOG_EVERY_S", 0.0)
-    config = config_of(tmp_path / "root", **many)
-    root, store = tmp_path / "root", prepared(config, MANY)
-    nodes = [cluster.add_node(num_cpus=1, num_gpus=1)]
-    cluster.wait_for_nodes()
-    done = []
-    run = threading.Thread(target=lambda: done.append(attribute(config, store)))
-    run.start()
-    wait_for(lambda: logged(root, "unit"))
-    nodes.append(cluster.add_node(num_cpus=1, num_gpus=1))
-    used = lambda: {line["worker"] for line in logged(root, "unit") if line["pool"] == "grows"}  # noqa: E731
-    wait_for(lambda: len(used()) == 2)
-    lost = nodes.pop(0)
-    cluster.remove_node(lost, allow_graceful=False)
-    before = len(logged(root, "unit"))
-    wait_for(lambda: lost.node_id not in slots_of.nodes_alive("GPU") and len(logged(root, "unit")) >= before + 4)
-    nodes.append(cluster.add_node(num_cpus=1, num_gpus=1))
-    wait_for(lambda: len({worker.partition("/")[0] for worker in used()}) == 3)
-    (tmp_path / "hurry").touch()
-    run.join(240)
-    for node in nodes:
-        cluster.remove_node(node)
-    (summary,) = done
-    assert summary.complete, summary.failures
-    assert relevance_of(config, store) == relevance_of(undisturbed, Store(undisturbed.root))
-
-
-def test_works_start_where_workers_fit_after_those_that_lost_their_nodes():
-    anywhere, zoned = Share(1, 0), Share(1, 0, (("zone", "b"),))
-    nodes = {"a": ({}, 2.0), "b": ({"zone": "b"}, 1.0)}
-    slots = Slots(list(nodes.values()), list(nodes), look=lambda: nodes)
-    first, second = slots.take(anywhere, 1, 2), slots.take(zoned, 1, 1)
-    assert (first, second) == ([0, 0], [1])
-    assert slots.take(anywhere, 1, 1) is None, "no room"
-    del nodes["b"]
-    nodes |= {"c": ({"zone": "c"}, 1.0), "d": ({}, 1.0)}
-    slots.refresh()
-    assert second == [1], "its worker waits for a node of its zone"
-    third = slots.take(anywhere, 1, 1)
-    assert third is not None
-    assert slots.take(zoned, 1, 1) is None, "a node that came later must say where it is"
-    nodes["e"] = ({"zone": "b"}, 1.0)
-    slots.refresh()
-    assert [slots._ids[node] for node in second] == ["e"]
-    assert slots.take(zoned, 1, 1) is None, "the node is the worker's that lost its own"
-    for share, taken in ((zoned, second), (anywhere, first), (anywhere, third)):
-        slots.give_back(share, taken)
-    assert slots.room(anywhere) == 5
-    assert len(slots.take(anywhere, 1, 9)) == 5, "what was taken on nodes that went is given back to none"
-
-
 def test_workers_are_packed_by_node():
     slots = Slots([({}, 2.0), ({}, 1.0)])
     assert slots.room(Share(2, 0)) == 1
@@ -239,44 +170,6 @@ def test_workers_go_to_the_nodes_that_they_were_counted_on():
     assert grown.selectors() == [{"gpu-memory": "in(141gb,180gb,192gb,288gb)"}], (
         "of a cluster that grows, no node is known"
     )
-
-
-FAST = (("float64", "fast"),)
-
-
-def test_double_precision_goes_where_it_is_fast_and_where_nobody_says_how_fast_it_is():
-    for labels, room in (
-        ({"float64": "fast"}, 2),
-        ({"float64": "slow"}, 0),
-        ({}, 2),
-        ({"ray.io/accelerator-type": "L4"}, 0),
-        ({"ray.io/accelerator-type": "A100"}, 2),
-        ({"ray.io/accelerator-type": "of-tomorrow"}, 2),
-        ({"ray.io/accelerator-type": "L4", "float64": "fast"}, 2),
-    ):
-        assert Slots([(labels, 2.0)]).room(Share(1, 0, FAST)) == room, labels
-        assert Slots([(labels, 2.0)]).room(Share(1, 0)) == 2
-
-
-def test_on_mixed_nodes_double_precision_takes_the_fast_ones_first_and_the_others_leave_them():
-    kinds = [{"ray.io/accelerator-type": "H100"}, {}, {"float64": "slow"}, {"float64": "fast"}]
-    slots = Slots([(labels, 1.0) for labels in kinds], "abcd", [FAST])
-    double, single = Share(1, 0, FAST), Share(1, 0)
-    assert slots.room(double) == 3
-    assert slots.take(double, 1, 8) == [0, 3, 1]
-    slots.give_back(double, [0, 3, 1])
-    assert slots.take(single, 1, 2) == [2, 0]
-    taken = slots.take(double, 1, 8)
-    assert slots.placed(double, taken).selectors()[0] == {"ray.io/node-id": "in(d,b)"}
-
-
-def test_needs_of_a_model_and_of_its_precision_are_both_met():
-    config = RunConfig.load("paper", overrides=["ray.precisions={float64: {float64: fast, gpu-memory: 40gb}}"])
-    needs = config.ray.needs(("float64", "float32"))
-    small, large = (share_of(config.model(name), True, needs) for name in ("gpt2", "gpt2-xl"))
-    assert Slots([({"gpu-memory": "24gb"}, 1.0), ({"gpu-memory": "48gb"}, 2.0)]).room(small) == 2
-    assert Slots([({"gpu-memory": "48gb"}, 1.0), ({"gpu-memory": "80gb"}, 2.0)]).room(large) == 2
-    assert large.selectors() == [{"float64": "in(fast)", "gpu-memory": "in(80gb,94gb,96gb,141gb,180gb,192gb,288gb)"}]
 
 
 class Meeting(Worker):

@@ -184,7 +184,7 @@ def test_a_run_that_is_stopped_closes_nothing(do, monkeypatch):
     gone, closed, threads = threading.Event(), [], threading.enumerate()
 
     class Interrupted:
-        def get(self, timeout):
+        def get(self):
             raise KeyboardInterrupt
 
         def put(self, end):
@@ -202,25 +202,6 @@ def test_a_run_that_is_stopped_closes_nothing(do, monkeypatch):
     for thread in set(threading.enumerate()) - set(threads):
         thread.join(10)
     assert closed == [("a", None), ("a", ["model a: RuntimeError: the workers are gone"])]
-
-
-def test_works_go_to_nodes_that_have_what_their_precisions_need(cluster, tmp_path):
-    """Of two precisions of a model, on a node that is slow at one of them: that one fails, and says why."""
-    cluster.on_gpu = True
-    cluster.places = lambda: Slots([({"float64": "slow"}, 2)])
-    models = [{"name": "gpt2", "id": "gpt2", "dtypes": {"sva": ["float64", "float32"]}}]
-    config = config_of(tmp_path, models=models, ray={"precisions": {"float64": {"float64": "fast"}}})
-    assert config.together(("float32", "float64", "bfloat16")) == [("bfloat16", "float32"), ("float64",)]
-    (model,) = config.models
-    works = [
-        Work(config.pool_name(model, dtypes), model, None, ([{}],), size=1, dtypes=dtypes)
-        for dtypes in config.together(config.models[0].dtypes_for("sva"))
-    ]
-    failures = run_all(config, scheduler.Store(config.root), works, "attribute", "rows")
-    assert failures == [
-        "model gpt2 float64 asks for more than the cluster has: 1 x 1 GPU on nodes labelled float64=fast"
-    ]
-    assert cluster.begun == [("gpt2 float32", 1)]
 
 
 def test_works_without_units_need_no_cluster(do):

@@ -142,7 +142,7 @@ def test_status_lists_stale_cells_and_only_gc_removes_them(closelook, config_fil
     _, out, _ = closelook("gc", "--dry-run", *reseeded)
     assert "0 files would be removed" in out
     assert "2 files are not needed by config small" in out
-    assert "cells of another run: " in out
+    assert "cells of other inputs, settings or versions: 2 files" in out
     assert "2 files would be removed" in closelook("gc", "--dry-run", "--yes", *reseeded)[1]
     assert set(store.files("", "", recursive=True)) == files
     _, out, _ = closelook("gc", *reseeded)
@@ -166,7 +166,7 @@ def test_gc_after_a_run_with_other_settings_says_so_and_removes_nothing(closeloo
     files = set(store.files("", "", recursive=True))
     code, out, _ = closelook("gc", "--config", path)
     assert code == 0
-    assert "cells of another run: other settings or code: 2 files" in out
+    assert "cells of other inputs, settings or versions: 2 files" in out
     assert "left by writers that were killed: 1 files" in out
     assert "1 files removed" in out
     assert set(store.files("", "", recursive=True)) == files

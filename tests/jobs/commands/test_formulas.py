@@ -1,7 +1,6 @@
 """Texts, ids and labels of others are no formulas in the CSV files that closelook writes."""
 
 import csv
-import json
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from closelook.evaluation.report.drawing import Line, Panel, Plot
 from closelook.evaluation.report.frame import frame_csv, numbers
 from closelook.evaluation.report.table import Cell, Column, Row, Table
 
-MODEL = "demo/bert-sentiment"
 FORMULAS = ["=HYPERLINK(1)", "+1", "-2+3", "@SUM(1)", "\t=1+1", "\r=1+1"]
 
 
@@ -27,19 +25,6 @@ def formulas_in(text):
     """The cells, of CSV, that a spreadsheet would take for formulas."""
     cells = [cell for row in csv.reader(text.splitlines(keepends=True)) for cell in row]
     return [cell for cell in cells if cell.startswith(("=", "+", "-", "@", "\t", "\r")) and not is_number(cell)]
-
-
-def test_no_cell_of_explained_texts_is_a_formula(closelook, inline, tmp_path):
-    rows = [{"id": formula, "text": f"= @ - The film was dull {at}."} for at, formula in enumerate(FORMULAS)]
-    rows += [{"id": f"{formula} without a text", "text": ""} for formula in FORMULAS]
-    (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    to = tmp_path / "out.parquet"
-    options = ("--model", MODEL, "--method", "lrp,random")
-    assert closelook("explain-file", str(tmp_path / "in.jsonl"), str(to), *options)[0] == 0
-    written = [*tmp_path.glob("*.csv")]
-    assert {path.name for path in written} == {"out.unexplained.csv"}
-    for path in written:
-        assert formulas_in(path.read_bytes().decode()) == []
 
 
 def test_no_cell_of_saved_explanations_is_a_formula(tmp_path):

@@ -195,18 +195,9 @@ def test_a_root_without_a_run_cannot_be_compared(closelook, tmp_path):
     assert "closelook run --root" in err
 
 
-def test_a_plan_says_what_it_does_not_estimate(closelook, tmp_path):
-    code, out, _ = closelook("plan", "--config", "smoke", "--root", str(tmp_path))
-    assert code == 0
-    assert "not estimated: the stages prepare, evaluate, report, and loading models" in out
-
-
-@pytest.mark.parametrize("root", ["", "root: [a]\n"])
-def test_a_command_without_a_root_is_not_submitted(closelook, tmp_path, root):
-    config = tmp_path / "none.yaml"
-    config.write_text(f"name: none\n{root}")
-    code, _, err = closelook("submit", "--config", str(config), "--address", "http://127.0.0.1:9")
-    assert (code, err) == (2, "error: the config names no root: add --root with the folder or URL of all results\n")
+def test_a_command_without_a_root_is_not_submitted(closelook):
+    code, _, err = closelook("submit", "--config", "smoke", "--address", "http://127.0.0.1:9")
+    assert (code, err) == (2, "error: add --root with the folder or URL of all results, which every node must reach\n")
 
 
 def test_shells_can_be_told_to_complete(closelook, monkeypatch):

@@ -21,7 +21,7 @@ import pytest
 
 from closelook.jobs.config import RunConfig
 from closelook.jobs.store import Store
-from closelook.jobs.store.lock import run_lock
+from closelook.jobs.store.lock import ask_to_stop, run_lock
 from tests.jobs.packages.test_example_package import built, using_all
 from tests.jobs.small import REPOSITORY, relevance_of
 from tests.patience import PATIENCE_S, wait_for
@@ -224,50 +224,29 @@ def stopped(root: Path) -> bool:
     return not list(root.glob("lock/*")) and all(pq.read_table(path) for path in root.glob("relevance/**/*.parquet"))
 
 
-@pytest.mark.nightly  # minutes of jobs; by day, tests/jobs/cluster/test_submission.py has a dashboard that is imitated
-def test_who_submits_again_follows_the_job_and_ends_it_cleanly_and_the_next_night_goes_on(head, tmp_path):
+@pytest.mark.nightly  # minutes of jobs
+def test_a_job_outlives_who_submitted_it_and_keeps_the_root_from_others(head, tmp_path):
     root = tmp_path / "root"
     lost = submitter(head, *slow(root))
     wait_for(lambda: shards(root) >= 2)
     lost.kill()  # as a pod that is lost
     lost.communicate()
 
-    other = submitter(head, *slow(root), "--set", "seed=1")
+    other = submitter(head, *slow(root))
     out, _ = other.communicate(timeout=PATIENCE_S)
     assert other.returncode == 1
     assert re.search(r"error: \S+/root is in use by process", out)
-
-    again = submitter(head, *slow(root))
-    assert again.stdout is not None
-    followed = again.stdout.readline()  # until it has said so, it would end by the signal
-    assert re.fullmatch(r"job closelook-[0-9a-f]{12}-1 runs already\n", followed)
     before = shards(root)
     wait_for(lambda: shards(root) >= before + 2)
-    again.terminate()
-    out, _ = again.communicate(timeout=PATIENCE_S)
-    assert again.returncode == 143, out
-    assert "prepare: 2 computed" in out, "it prints the job's log from the beginning"
-    assert "stopped; run the same command again to continue" in out
-    assert stopped(root)
 
-    night, before = submitter(head, *slow(root)), shards(root)
-    wait_for(lambda: shards(root) > before)
-    night.terminate()
-    out, _ = night.communicate(timeout=PATIENCE_S)
-    assert night.returncode == 143, out
-    assert re.match(r"job closelook-[0-9a-f]{12}-2 was submitted\n", out)
-    assert stopped(root), "Ray's SIGTERM, too, lets it finish the units in hand"
-
-    late = submitter(head, *slow(root), "--deadline", "1")
-    out, _ = late.communicate(timeout=PATIENCE_S)
-    assert late.returncode == 124, out
+    ask_to_stop(Store(str(root)))
     wait_for(lambda: stopped(root))
 
 
 @pytest.mark.nightly
 def test_a_package_that_is_sent_as_a_wheel_is_there_for_the_driver_and_for_workers(head, tmp_path):
     config, wheel = using_all(tmp_path), built(tmp_path)
-    job = submitter(head, "--config", config, package=("--wheel", str(wheel)))
+    job = submitter(head, "--config", config, "--root", str(tmp_path / "root"), package=("--wheel", str(wheel)))
     out, _ = job.communicate(timeout=PATIENCE_S)
     assert job.returncode == 0, out
     assert list((tmp_path / "root" / "entropy").rglob("*.parquet")), "its product"

@@ -10,7 +10,7 @@ import torch
 
 from closelook.jobs.methods import METHODS
 from closelook.jobs.plan.cells import make_plan
-from closelook.jobs.products.explaining import check_against_model, staying
+from closelook.jobs.products.explaining import check_against_model
 from closelook.jobs.store import Ledger, Store
 from closelook.lrp_core import Batch, Method, Request
 from closelook.lrp_core.records.explained import relevance_of
@@ -22,10 +22,6 @@ from tests.tiny import ragged_rows, tiny_classifier, tiny_model
 ROWS = rows_of(24)
 FAULTY = "relevance sva/float32"
 POISON = ROWS[11]["input_ids"]
-
-
-class Stop(BaseException):
-    """As of a package with an exception of its own."""
 
 
 def sound(view, batch, requests):
@@ -92,34 +88,11 @@ def test_a_sound_method_of_a_package_is_stored(run):
     assert states == {"brought": "done", **OTHERS}
 
 
-@pytest.mark.parametrize(
-    ("error", "says"),
-    [
-        (SystemExit("poisoned row"), "SystemExit: poisoned row"),
-        (KeyboardInterrupt(), "KeyboardInterrupt"),
-        (Stop("here"), "Stop: here"),
-    ],
-)
-def test_a_method_that_would_end_its_process_fails_alone_and_names_the_sample(run, error, says):
-    summary, states = run(poisoned(error))
-    assert states["brought"] != "done"
-    assert OTHERS.items() <= states.items()
-    assert f"model gpt2: brought failed on {FAULTY}: {says} (sample s011)" in summary.failures
-
-
 def test_a_method_that_fails_on_a_row_names_the_sample(run):
     summary, states = run(poisoned(TypeError("poisoned row")))
     [failure] = [line for line in summary.failures if "failed on" in line]
     assert failure.startswith(f"model gpt2: brought failed on {FAULTY}: TypeError: poisoned row (sample s0")
     assert OTHERS.items() <= states.items()
-
-
-def test_ctrl_c_and_the_end_of_a_ray_worker_are_no_failure_of_a_method():
-    terminated = SystemExit(1)
-    terminated.ray_terminate_msg = "The process receives a SIGTERM."
-    for error in (KeyboardInterrupt(), terminated):
-        with pytest.raises(type(error)), staying():
-            raise error
 
 
 @pytest.mark.thinned(3)

@@ -94,7 +94,7 @@ def test_a_new_version_of_a_method_recomputes_it(base, monkeypatch):
 @pytest.mark.parametrize("column", ["input_ids", "target_id", "foil_id", "evidence_mask"])
 def test_inputs_enter_the_key_and_evidence_does_not(column):
     def digest(rows):
-        return Inputs.of("t", "sva", pa.Table.from_pylist(rows, schema=VIEW)).digest
+        return Inputs("t", "sva", pa.Table.from_pylist(rows, schema=VIEW)).digest
 
     rows = rows_of(4)
     changed = [dict(row) for row in rows]

@@ -21,7 +21,7 @@ from tests.jobs.small import rows_of
 
 
 def inputs_of(rows: list[dict]) -> Inputs:
-    return Inputs.of("t", "sva", pa.Table.from_pylist(rows, schema=VIEW))
+    return Inputs("t", "sva", pa.Table.from_pylist(rows, schema=VIEW))
 
 
 @given(n=st.integers(1, 60), budget=st.integers(1, 80), shard_rows=st.integers(1, 20), foilless=st.integers(0, 5))

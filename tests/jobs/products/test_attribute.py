@@ -1,11 +1,8 @@
 """Attribution, on a real local Ray where processes of its are killed: the relevance is that of an undisturbed run."""
 
 import errno
-import hashlib
 import os
 import signal
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -90,7 +87,9 @@ def test_a_row_that_raises_is_rejected_and_the_others_are_as_if_it_were_well(und
     assert attribute(config, store).complete
     for name, table in relevance_of(config, store).items():
         expected = [row for row in undisturbed[2][name].to_pylist() if row["sample_id"] != "s003"]
-        assert table.to_pylist() == expected
+        for row, other in zip(table.to_pylist(), expected, strict=True):
+            assert row["sample_id"] == other["sample_id"]
+            assert row["relevance"] == pytest.approx(other["relevance"], abs=1e-6), "batches are smaller: rounding"
     cell = next(make_plan(config, store).cells()).artifact
     assert store.manifest(cell.name)["rejects"] == {"model_error": 1}
     (reject,) = store.read(cell.rejects, REJECT).to_pylist()
@@ -234,15 +233,10 @@ def test_a_full_disk_ends_the_run_with_a_clear_line_and_the_next_run_completes_i
 
 
 @pytest.mark.ray
-def test_a_worker_told_to_end_in_a_batch_does_so_and_one_killed_in_a_batch_costs_nothing(
-    undisturbed, again, monkeypatch, tmp_path, local_ray
-):
-    """The first of a run is told, as on a spot node; the second is killed. No row is lost or comes twice.
-
-    The first's batch is a single operation of C, during which Python hears no signal.
-    """
+def test_a_worker_killed_in_a_batch_costs_nothing(undisturbed, again, monkeypatch, tmp_path, local_ray):
+    """No row is lost or comes twice."""
     config, store = again
-    told, went_on, killed = (tmp_path / name for name in ("told", "went_on", "killed"))
+    killed = tmp_path / "killed"
     committed = Path(config.root) / "relevance"
 
     class Ended(Worker):
@@ -257,27 +251,9 @@ def test_a_worker_told_to_end_in_a_batch_does_so_and_one_killed_in_a_batch_costs
             view.model.transformer.h[0].register_forward_hook(die)
             return view
 
-        def _compute(self, *arguments):
-            if not told.exists():
-                from closelook.jobs.cluster import reports as notice
-
-                notice.FINISH_S = 1.0  # the batch is far from its end after 12 s, too
-                told.write_text(str(os.getpid()))
-                hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # many minutes
-                went_on.touch()
-            return super()._compute(*arguments)
-
-    def tell():
-        while not told.exists() or not told.read_text():
-            time.sleep(0.05)
-        os.kill(int(told.read_text()), signal.SIGTERM)
-
-    threading.Thread(target=tell, daemon=True).start()
     monkeypatch.setattr(stage, "Worker", Ended)
     summary = attribute(config, store)
     assert (summary.complete, summary.computed) == (True, 5)
-    assert told.exists()
-    assert not went_on.exists(), "its batch went on"
     assert killed.exists()
     relevance = relevance_of(config, store)
     explains_every_row_once(config, store, relevance)

@@ -84,7 +84,7 @@ def test_relevance_by_layer_is_stored_scored_and_done_once(run):
     assert_means_leave_out_samples_that_chose_options(Run(config, plan, Ledger(store)), results, table)
     again = attribute(config, store), evaluate(config, store)
     assert [summary.computed for summary in again] == [0, 0]
-    states = collect(config, make_plan(config, store), Ledger(store))
+    states = collect(Run(config, make_plan(config, store), Ledger(store)))
     for product in ("layers", "layer_scores"):
         assert states["bert", "sva", "float32", product].states == {"done": len(NAMES)}
 

@@ -171,7 +171,7 @@ def test_knock_outs_are_the_models_without_those_neurons_done_once_and_shown(run
         expected = [knocked_out(view, rows[entry["sample_id"]], order[:count]) for count in entry["removed"]]
         assert entry["explained"] == pytest.approx(expected, abs=1e-5)
     assert neurons(config, store).computed == 0
-    result = collect(config, plan, ledger)
+    result = collect(Run(config, plan, ledger))
     assert result["gpt2", "sva", "float32", "knockouts"].states == {"done": 4}
     assert result["gpt2", "sva", "float32", "neurons"].states == {"done": 2}
     assert report(config, store).complete

@@ -13,6 +13,7 @@ from closelook.jobs.commands.roots.status import collect
 from closelook.jobs.config import RunConfig
 from closelook.jobs.config.file import ConfigError
 from closelook.jobs.plan.cells import make_plan, validate
+from closelook.jobs.plan.node import Run
 from closelook.jobs.products import curves as stage
 from closelook.jobs.products.curves import curves_of as curve_nodes
 from closelook.jobs.runner import driver
@@ -169,7 +170,7 @@ def test_curves_of_other_settings_are_garbage_and_status_counts_those_that_are_w
     perturb(config, store)
     old = set(bytes_of(config, store))
     other = config.model_copy(update={"perturb": config.perturb.model_copy(update={"steps": 3})})
-    rows = collect(other, make_plan(other, store), Ledger(store))
+    rows = collect(Run(other, make_plan(other, store), Ledger(store)))
     assert rows["gpt2", "sva", "float32", "curves"].states == {"missing": 3}
     perturb(other, store)
     [group] = [group for group in garbage(other, store) if "faithfulness" in group.why]
@@ -177,7 +178,7 @@ def test_curves_of_other_settings_are_garbage_and_status_counts_those_that_are_w
     assert old < set(group.files)
     for path in group.files:
         store.delete(path)
-    rows = collect(other, make_plan(other, store), Ledger(store))
+    rows = collect(Run(other, make_plan(other, store), Ledger(store)))
     assert rows["gpt2", "sva", "float32", "curves"].states == {"done": 3}
     assert perturb(other, store).skipped == 3
 

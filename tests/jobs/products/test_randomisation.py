@@ -113,12 +113,12 @@ def test_samples_without_a_target_keep_the_trained_models_prediction(tmp_path, m
 def test_a_second_run_computes_nothing_and_gc_keeps_all(tmp_path, whole, model, inline):
     key = ("gpt2", "sva", "float32", "randomisation")
     fresh, empty = run_of(tmp_path, model)
-    assert collect(fresh, make_plan(fresh, empty), Ledger(empty))[key].states == {"missing": 7}
+    assert collect(Run(fresh, make_plan(fresh, empty), Ledger(empty)))[key].states == {"missing": 7}
     config, store, _ = whole
     inline.before_unit = lambda index: pytest.fail("computed again")
     summary = controls(config, store)
     assert (summary.computed, summary.skipped) == (0, PRODUCTS * 7)
-    assert collect(config, make_plan(config, store), Ledger(store))[key].states == {"done": 7}
+    assert collect(Run(config, make_plan(config, store), Ledger(store)))[key].states == {"done": 7}
     assert not [path for group in garbage(config, store) for path in group.files if "randomisation" in path]
 
 

@@ -1,17 +1,13 @@
 """Ablations of answers and the sources that methods name, from a file of samples to the tables, against slow loops."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from closelook.evaluation.ablations.masks import masks_of
-from closelook.evaluation.report.explorers import MethodSources, answer_entry
 from closelook.evaluation.schema import ABLATIONS, RELEVANCE, SOURCES
 from closelook.jobs.commands.roots.gc import garbage
-from closelook.jobs.commands.roots.sources import show
 from closelook.jobs.methods import METHODS
 from closelook.jobs.plan.cells import make_plan
 from closelook.jobs.plan.node import Run
@@ -19,9 +15,8 @@ from closelook.jobs.products.answers import ablations as product
 from closelook.jobs.products.answers import sources
 from closelook.jobs.stages.compute import compute
 from closelook.jobs.stages.report import write_report
-from closelook.jobs.stages.report.answers import Answers, answer_entries, answers_of
+from closelook.jobs.stages.report.answers import answer_entries, answers_of
 from closelook.jobs.store import Ledger
-from closelook.lrp_core.records.types import UserError
 from tests.jobs.answering import answering_model, computed, log_rows, run_of
 from tests.oracles import sources as oracles
 from tests.stages import attribute
@@ -279,49 +274,13 @@ def test_the_report_shows_every_answer_sentence_by_sentence_and_judges_every_met
         assert (first["label"], second["label"]) == ("LRP of log p", "ContextCite")
 
 
-def test_answers_are_told_in_a_terminal_a_frame_an_explorer_and_json(done, capsys, tmp_path):
+def test_answers_are_told_in_a_frame_and_an_explorer(done):
     config, store = done
     answers = answers_of(config, store)
     frame = answers.to_frame()
     rows = frame[(frame["method"] == "LRP of logits") & (frame["way"] == "remove")]
     assert len(rows) == sum(2 * len(entry["units"]) for entry in answers.entries if entry["way"] == "remove")
     assert "<iframe" in answers._repr_html_()
-    sentence = rows[rows["sentence"] == rows["sentence"].iloc[0]]
-    best = sentence.loc[sentence["relevance"].idxmax()]
-    show(config, store, top=1, every=True, to=None)
-    lines = capsys.readouterr().out.splitlines()
-    line = lines[lines.index("  LRP of logits", lines.index(best["sentence"].strip())) + 1]
-    known = " (evidence)" if best["source"] == 1 else ""
-    assert line.strip().endswith(f"source {best['source']}{known}: {best['text']}")
-    show(config, store, top=1, every=False, to=tmp_path / "answers.json")
-    assert json.loads((tmp_path / "answers.json").read_text()) == json.loads(json.dumps(answers.entries))
-    assert best["sentence"].strip() in capsys.readouterr().out.splitlines(), "the file is written beside the lines"
-
-
-def test_sentences_of_the_same_words_are_told_one_by_one(monkeypatch, capsys):
-    lrp = MethodSources("LRP", [3.0, 3.0], [[2.0, 0.0], [1.0, 0.0], [0.0, 3.0]])
-    whole = MethodSources("Occlusion", [1.0, 0.0], [])
-    facts = {"task": "log", "model": "reader", "way": "remove", "sample_id": "1", "untrained": False}
-    parts = {"evidence": None, "turns": None, "pair": (0, 1)}
-    repeating = answer_entry(
-        "Yes. No. So?", [(0, 4), (5, 8)], " Yes. No. Yes.", [(1, 5), (6, 9), (10, 14)], [lrp], **facts, **parts
-    )
-    lrp_of_single = MethodSources("LRP", [2.0, 0.0], [[2.0, 0.0]])
-    single = answer_entry("Yes. No. So?", [(0, 4), (5, 8)], " Yes.", [(1, 5)], [lrp_of_single, whole], **facts, **parts)
-    monkeypatch.setattr(
-        "closelook.jobs.commands.roots.sources.answers_of", lambda *_: Answers([repeating, single], "root")
-    )
-    show(None, None, top=1, every=True, to=None)
-    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    of_lrp = [(lines[at - 1], lines[at + 1]) for at, line in enumerate(lines) if line == "LRP"]
-    assert of_lrp[:3] == [
-        ("Yes.", "+2.00 source 1: Yes."),
-        ("No.", "+1.00 source 1: Yes."),
-        ("Yes.", "+3.00 source 2: No."),
-    ]
-    assert lines.count("Yes.") == 3, (
-        "methods that explain an answer of one sentence as a whole are told with the others"
-    )
 
 
 def test_a_sample_of_two_sources_is_a_reject_of_the_methods_that_cannot_be_fitted_to_it(tmp_path):
@@ -336,10 +295,3 @@ def test_a_sample_of_two_sources_is_a_reject_of_the_methods_that_cannot_be_fitte
         counts[node.artifact.method] = (record["state"], record["explained"], record["rejects"])
     single, both = ("complete", 1, {"no_ablations": 1}), ("complete", 2, {})
     assert counts == {"leave_one_out": both, "contextcite": single}
-
-
-def test_a_run_without_sources_of_answers_says_so_in_one_line(done, tmp_path):
-    config, store = done
-    without = config.model_copy(update={"ablations": None})
-    with pytest.raises(UserError, match="holds no sources of answers: set `ablations`"):
-        show(without, store, top=1, every=False, to=None)

@@ -27,7 +27,14 @@ def tables_of(outcome: Explained, requests=REQUESTS) -> dict:
     return {(row["sample_id"], row["embedding"]): row for row in table.to_pylist()}, rejects
 
 
-def test_a_row_that_raises_is_rejected_and_its_neighbours_keep_their_bits(explainer):
+def assert_same(result, expected):
+    """To rounding, which depends on what shares a batch."""
+    assert result.keys() == expected.keys()
+    for key, row in result.items():
+        assert row["relevance"] == pytest.approx(expected[key]["relevance"], rel=1e-5, abs=1e-5)
+
+
+def test_a_row_that_raises_is_rejected_and_its_neighbours_keep_their_numbers(explainer):
     rows = rows_of(6)
     longest = max(range(6), key=lambda i: rows[i]["length"])
     undisturbed, _ = tables_of(run(explainer, rows))
@@ -37,7 +44,7 @@ def test_a_row_that_raises_is_rejected_and_its_neighbours_keep_their_bits(explai
         outcome = run(explainer, poisoned)
         assert [(r.sample_id, r.reason) for r in outcome.rejects] == [(rows[bad]["sample_id"], "model_error")]
         result, _ = tables_of(outcome)
-        assert result == {key: row for key, row in undisturbed.items() if key[0] != rows[bad]["sample_id"]}
+        assert_same(result, {key: row for key, row in undisturbed.items() if key[0] != rows[bad]["sample_id"]})
 
 
 def test_a_row_whose_logits_are_not_finite_is_rejected_with_that_reason(explainer):
@@ -54,7 +61,7 @@ def test_a_row_whose_logits_are_not_finite_is_rejected_with_that_reason(explaine
     assert (reject.sample_id, reject.reason) == (rows[3]["sample_id"], "logits_not_finite")
     assert reject.detail == "the model's logits are not finite in float32"
     result, _ = tables_of(outcome)
-    assert result == {key: row for key, row in undisturbed.items() if key[0] != reject.sample_id}
+    assert_same(result, {key: row for key, row in undisturbed.items() if key[0] != reject.sample_id})
 
 
 def test_a_batch_of_bad_rows_only_is_all_rejects(explainer):
@@ -78,9 +85,7 @@ def test_out_of_memory_halves_the_batch(explainer, monkeypatch):
     outcome = run(explainer, rows)
     result, _ = tables_of(outcome)
     assert outcome.splits == 3
-    assert result.keys() == undisturbed.keys()
-    for key, row in result.items():
-        assert row["relevance"] == pytest.approx(undisturbed[key]["relevance"], rel=1e-5, abs=1e-5)
+    assert_same(result, undisturbed)
 
 
 def test_a_row_too_large_for_memory_is_rejected_as_such(explainer, monkeypatch):

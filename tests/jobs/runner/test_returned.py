@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from torch import nan
 
 from closelook.evaluation.schema import KNOCKOUTS
 from closelook.jobs.products.explaining import Explainer
@@ -56,16 +55,6 @@ def test_rows_of_other_things_than_samples_are_taken_as_they_are():
     made = Made(pa.table({"layer": [1]}))
     assert checked(RELEVANCE, made, SAMPLES) is made
     assert checked(RELEVANCE, Made(table(row("x", 1.0))), ()).table.num_rows == 1
-
-
-def test_samples_of_a_package_s_product_whose_numbers_are_not_finite_are_rejects(brought):
-    rows = table(row("a", 1.0, 2.0), row("b", 1.0), row("b", 1.0, nan), row("c", float("inf")))
-    made = checked(brought, Made(rows, (Reject("d", "r", "d"),)), (*SAMPLES, "d"))
-    assert made.table["sample_id"].to_pylist() == ["a"]
-    assert {(reject.sample_id, reject.reason) for reject in made.rejects} == {
-        ("d", "r"), ("b", "not_finite"), ("c", "not_finite")
-    }  # fmt: skip
-    assert checked(RELEVANCE, Made(rows), SAMPLES).table.num_rows == 4, "ours says by itself what is a reject"
 
 
 def test_a_computation_that_gives_rows_of_another_sample_fails_its_cell_alone(tmp_path, model, inline, monkeypatch):

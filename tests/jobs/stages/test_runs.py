@@ -7,7 +7,7 @@ import pytest
 from closelook.jobs.config import RunConfig
 from closelook.jobs.secrets import without_secrets
 from closelook.jobs.stages.record import StageSummary
-from closelook.jobs.stages.run import JSON, recorded
+from closelook.jobs.stages.run import recorded
 from closelook.jobs.store import Store
 from closelook.jobs.store.files import StoreError
 from closelook.lrp_core.records.types import UserError
@@ -22,7 +22,7 @@ def config(store):
 
 
 def records(store):
-    return [json.loads(store.read_bytes(path)) for path in store.files("runs", ".json") if path != JSON]
+    return [json.loads(store.read_bytes(path)) for path in store.files("runs", ".json")]
 
 
 def end_by(error, store, config, *summaries):
@@ -73,8 +73,8 @@ def test_secrets_of_the_environment_are_in_no_record(store, config, monkeypatch)
     error, summary = OSError(f"the server refused {SECRET}"), StageSummary("attribute", failures=(f"no {quoted}",))
     with pytest.raises(OSError, match="the server refused"):
         end_by(error, store, config, summary)
-    texts = [store.read_bytes(path).decode() for path in (*store.files("runs", ".json"), *store.files("runs", ".md"))]
-    assert len(texts) == 3
+    texts = [store.read_bytes(path).decode() for path in store.files("runs", ".json")]
+    assert len(texts) == 1
     assert not any(SECRET in text for text in texts)
     assert all("[AWS_SECRET_ACCESS_KEY]" in text for text in texts)
     assert "[AWS_SECRET_ACCESS_KEY]" in records(store)[0]["error"]

@@ -76,18 +76,6 @@ def test_a_shard_of_an_unfinished_artifact_counts_where_its_footer_names_key_uni
     assert [path.stat().st_mtime_ns == others[path] for path in shards] == [is_kept, True]
 
 
-def test_an_adopted_shard_tells_that_batches_were_computed_row_by_row(tmp_path, model, inline, monkeypatch):
-    config = config_of(tmp_path / "root", model)
-    store = prepared(config, ROWS)
-    shard, _ = _shards_of_killed_run(config, store, monkeypatch)
-    table = pq.read_table(shard, partitioning=None)
-    pq.write_table(_renamed(table, batches_by_row="2"), shard, compression=None)
-    assert attribute(config, store).complete
-    by_method = {record["artifact"]["method"]: record["fallbacks"] for _, record in Ledger(store).records("relevance")}
-    by_row = {method: fallbacks["batches_by_row"] for method, fallbacks in by_method.items()}
-    assert by_row == {"attnlrp": 0, "gradient_x_input": 0, "random": 2}
-
-
 def test_the_origin_of_a_shard_is_the_part_that_it_was_written_for(tmp_path, model, inline):
     config = config_of(tmp_path / "root", model)
     store = prepared(config, ROWS)

@@ -47,33 +47,18 @@ def test_a_changed_view_shard_is_named_and_a_run_makes_it_again_and_nothing_else
         assert code == 1
         assert printed.count("\n") == 1
         assert str(lost) in printed
-        assert printed.endswith(f"run `closelook prepare --root {root.folder}`\n")
+        assert printed.endswith(f"`closelook run --root {root.folder}` computes it again\n")
     root.assert_made_again(before, prepare=1)
 
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("fault", [delete, cut])
-def test_changed_samples_are_named_and_a_run_makes_them_and_their_views_again(root, fault):
+def test_changed_samples_are_named_and_a_run_makes_them_again(root, fault):
     before, lost = root.contents(), root.files(SAMPLES)[1]
     fault(lost)
     code, printed = root.command("audit")
     assert (code, str(lost) in printed) == (1, True)
-    assert printed.endswith(f"run `closelook prepare --root {root.folder}`\n")
-    root.assert_made_again(before, prepare=2)
-
-
-@pytest.mark.parametrize(("pattern", "commands"), [(VIEWS, ("status", "run", "audit")), (SAMPLES, ("audit", "report"))])
-def test_a_file_beside_those_that_the_manifest_lists_is_an_error_that_names_it(root, pattern, commands):
-    before, first = root.contents(), root.files(pattern)[0]
-    added = first.with_name("more.parquet")
-    shutil.copy(first, added)
-    for command in commands:
-        code, printed = root.command(command)
-        assert code == 1
-        assert f"{added} is not among the files" in printed
-        assert printed.endswith("remove it\n")
-    added.unlink()
-    root.assert_made_again(before)
+    root.assert_made_again(before, prepare=1)
 
 
 def test_status_counts_samples_views_and_the_report(root):
@@ -94,10 +79,10 @@ def test_status_counts_samples_views_and_the_report(root):
 @pytest.mark.parametrize(
     ("pattern", "stages", "fault"),
     [
-        ("relevance/*/*/*/method=gradient_x_input", "attribute evaluate perturb", delete),
-        ("relevance/*/*/*/method=gradient_x_input", "attribute evaluate perturb", cut),
-        ("relevance/*/*/*/method=random", "attribute evaluate perturb", drop_rows),
-        ("heads/*/*/*/*", "attribute prune", cut),
+        ("relevance/*/*/*/method=gradient_x_input", "attribute", delete),
+        ("relevance/*/*/*/method=gradient_x_input", "attribute", cut),
+        ("relevance/*/*/*/method=random", "attribute", drop_rows),
+        ("heads/*/*/*/*", "attribute", cut),
         ("curves/*/*/*/method=random", "perturb", delete),
         ("curves/*/*/*/method=random", "perturb", cut),
         ("pruning/*/*/*", "prune", delete),
@@ -105,9 +90,7 @@ def test_status_counts_samples_views_and_the_report(root):
         ("scores_samples", "evaluate", delete),
     ],
 )
-def test_a_changed_shard_is_named_and_a_run_makes_again_its_artifact_and_what_was_made_of_it(
-    root, pattern, stages, fault
-):
+def test_a_changed_shard_is_named_and_a_run_makes_its_artifact_again(root, pattern, stages, fault):
     before, lost = root.contents(), root.files(pattern)[0]
     fault(lost)
     code, printed = root.command("status")
@@ -118,36 +101,21 @@ def test_a_changed_shard_is_named_and_a_run_makes_again_its_artifact_and_what_wa
     root.assert_made_again(before, **dict.fromkeys(stages.split(), 1))
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
-    ("name", "stage", "content", "why"),
+    ("name", "stage", "content"),
     [
-        ("relevance.*random*", "attribute", b"", "it is empty"),
-        ("relevance.*random*", "attribute", b"[1, 2]", "it is not a JSON object"),
-        ("curves.*random*", "perturb", b'{"state": "com', "it is not JSON"),
-        ("views.*", "prepare", b"\x80\x04\x95", "it is not JSON"),
+        ("relevance.*random*", "attribute", b""),
+        ("curves.*random*", "perturb", b'{"state": "com'),
+        ("views.*", "prepare", b"[1]"),
     ],
 )
-def test_a_manifest_that_cannot_be_read_is_a_line_and_its_artifact_is_made_again(root, name, stage, content, why):
+def test_the_artifact_of_a_manifest_that_cannot_be_read_is_made_again(root, name, stage, content):
     before = root.contents()
     [path] = (root.folder / "manifest").glob(name)
     path.write_bytes(content)
-    code, printed = root.command("status")
-    assert code == 1
-    lines = [line for line in printed.splitlines() if str(path) in line]
-    assert len(lines) == 1
-    assert why in lines[0]
-    if stage != "prepare":
-        assert root.command("audit")[0] == 1
+    assert root.command("status")[0] == 1
     root.assert_made_again(before, **{stage: 1})
-
-
-def test_an_unreadable_manifest_of_no_use_is_removed_by_gc(root):
-    path = root.folder / "manifest" / "relevance.gone.sva.float32.random.0123456789ab.json"
-    path.write_bytes(b"")
-    assert str(path) in root.command("status")[1]
-    assert root.command("gc")[0] == 0
-    assert not path.exists()
 
 
 def test_tables_of_a_run_are_refused_where_a_shard_is_gone(root):

@@ -181,11 +181,11 @@ def test_an_owner_whose_claim_was_given_up_writes_nothing_more(store, monkeypatc
     def own():
         with run_lock(store):
             (claim,) = store.files("lock", ".json")
-            store.write_manifest("before", {})
+            store.write_manifest("before", {"files": {}})
             with turn:
                 Store(store.root).delete(claim)
             with pytest.raises(Locked):
-                store.write_manifest("after", {})
+                store.write_manifest("after", {"files": {}})
             with pytest.raises(Locked):
                 store.delete("manifest/before.json")
             time.sleep(0.3)
@@ -193,8 +193,8 @@ def test_an_owner_whose_claim_was_given_up_writes_nothing_more(store, monkeypatc
 
     with pytest.raises(Locked, match="another run took over"):
         own()
-    assert dict(Ledger(store).records()) == {"before": {}}
-    store.write_manifest("after", {})
+    assert dict(Ledger(store).records()) == {"before": {"files": {}}}
+    store.write_manifest("after", {"files": {}})
 
 
 def test_a_claim_without_heartbeat_of_another_machine_is_stale_after_a_while(store):

@@ -6,11 +6,9 @@ from types import SimpleNamespace
 
 import boto3
 import obstore
-import pyarrow as pa
 import pytest
 from moto.server import ThreadedMotoServer
 
-from closelook.evaluation.schema import REJECT
 from closelook.jobs.store import Store, StoreFull, exclusive, retry
 from closelook.jobs.store.lock import is_asked
 from closelook.jobs.store.retry import StillUnavailable, is_passing, retried
@@ -164,24 +162,6 @@ def test_an_object_store_that_is_busy_for_a_while_costs_no_unit(bucket, tmp_path
     inline.before_unit = lambda index: None
     assert attribute(undisturbed, other).complete
     assert relevance_of(config, store) == relevance_of(undisturbed, other)
-
-
-def test_an_answer_that_breaks_off_is_read_again(bucket, monkeypatch):
-    name, cut = bucket
-    monkeypatch.setattr(retry, "FIRST_WAIT_S", 0.0)
-    store = Store(f"s3://{name}/run")
-    table = pa.Table.from_pylist([dict.fromkeys(REJECT.names, "a")] * 2, schema=REJECT)
-    content = b"methods: [lrp]\nmodels: [gpt2]\n"  # the first half is valid, too
-    store.write_bytes("config.yaml", content)
-    store.write_shard("part.parquet", table, REJECT)
-    reads = {
-        "whole": lambda: store.read_bytes("config.yaml") == content,
-        "pieces": lambda: b"".join(store.pieces("config.yaml")) == content,
-        "rows": lambda: store.read("part.parquet", REJECT).num_rows == 2,
-    }
-    for reading, read in reads.items():
-        cut(3, cut=True)
-        assert read(), reading
 
 
 @pytest.mark.nightly  # for as long as the hub refuses

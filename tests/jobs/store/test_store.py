@@ -95,11 +95,11 @@ def test_missing_things_are_told_apart(store):
 
 
 def test_manifests_are_replaced_as_a_whole(store):
-    store.write_manifest("b", {"n": 1, "long": "x" * 100})
-    store.write_manifest("b", {"n": 2})
-    store.write_manifest("a", {"n": 3})
-    assert dict(Ledger(store).records()) == {"a": {"n": 3}, "b": {"n": 2}}
-    assert dict(Ledger(store).records("b")) == {"b": {"n": 2}}
+    store.write_manifest("b", {"n": 1, "files": {}, "long": "x" * 100})
+    store.write_manifest("b", {"n": 2, "files": {}})
+    store.write_manifest("a", {"n": 3, "files": {}})
+    assert dict(Ledger(store).records()) == {"a": {"n": 3, "files": {}}, "b": {"n": 2, "files": {}}}
+    assert dict(Ledger(store).records("b")) == {"b": {"n": 2, "files": {}}}
 
 
 def test_only_complete_cells_are_read(store):

@@ -10,7 +10,7 @@ import torch
 from closelook.lrp_core import Batch, UnsupportedMethod, UserError
 from closelook.lrp_core.neurons import activations, contexts
 from closelook.lrp_core.neurons.contexts import best_contexts, explain_context, explain_contexts
-from closelook.lrp_core.neurons.near_ties import ROUNDING, near_ties, runs
+from closelook.lrp_core.neurons.near_ties import ROUNDING, runs
 from tests.lrp_core.rules.test_conservation import without_biases
 from tests.tiny import ragged_rows
 
@@ -112,25 +112,6 @@ def test_what_does_not_exist_is_named(view):
     (context,) = best_contexts(view, texts_of(view), 0, 0, 1)
     with pytest.raises(UnsupportedMethod, match="'random' is no gradient method"):
         explain_context(view, context, 0, 0, "random")
-
-
-def test_near_ties_are_runs_that_begin_among_those_that_are_kept():
-    step = ROUNDING / 2
-    values = np.array(
-        [
-            [3.0, 3.0 - step, 2.0, 1.0, 1.0 - step, 1.0 - 2 * step, 0.5],
-            [3.0, 2.0, 1.0, 0.9, 0.9, 0.0, 0.0],
-            [2.0, 2.0, 0.0, 0.0, -np.inf, -np.inf, -np.inf],
-            [-1.0, -1.0 - step, -2.0, -2.1, -2.1, -np.inf, -np.inf],
-        ]
-    )
-    assert near_ties(values, 4).astype(int).tolist() == [
-        [1, 1, 0, 1, 1, 1, 0],
-        [0, 0, 0, 1, 1, 0, 0],
-        [1, 1, 0, 0, 0, 0, 0],
-        [1, 1, 0, 1, 1, 0, 0],
-    ]
-    assert near_ties(values, 3).sum(1).tolist() == [2, 0, 2, 2]
 
 
 def test_contexts_that_are_equal_but_for_rounding_stand_in_the_order_of_the_texts(view, monkeypatch):

@@ -95,7 +95,7 @@ def test_shipped_models_are_a_few_megabytes_and_each_has_its_card():
     assert not [file for folder in folders for file in folder.glob("*.bin")]
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("name", EVERY)
 def test_training_twice_gives_the_same_weights_and_a_model_that_loads(name, tmp_path, capsys):
     first, second = (trained(name, tmp_path / folder) for folder in "ab")

@@ -22,7 +22,7 @@ NO_BETTER = {
 }
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", NO_BETTER)
 def test_on_trained_classifiers_methods_beat_random_in_aopc_but_for_those_whose_reason_is_known(name):
     view, tokenizer = load_model(str(model_dir(name))), AutoTokenizer.from_pretrained(model_dir(name))

@@ -1,1 +1,0 @@
-"""Models that `closelook verify` was run on, by this project and by users."""
