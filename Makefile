@@ -53,7 +53,6 @@ nightly: venv  ## what takes too long for every change: tests marked so, every n
 	$(MAKE) --no-print-directory --keep-going NUMERIC='-m numeric' numeric-default numeric-avx2 || status=$$?; \
 	report=$$(mktemp -d); \
 	{ $(BIN)/closelook run --config demo --root $$report && $(BIN)/python -m tests.recompute $$report; } || status=$$?; \
-	[ ! -d $(DATA) ] || $(MAKE) --no-print-directory real-quick || status=$$?; \
 	exit $$status
 
 numeric: numeric-default  ## run one of every four tests that compare numbers as on CPUs without AVX; `nightly`: all, and as without AVX-512

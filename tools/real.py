@@ -74,18 +74,13 @@ TUNED = (
     Tuned("geco", "geco/binary_gender_all.train.jsonl", "geco/binary_gender_all.test.jsonl", 2),
 )
 QUICK_STEPS = 40
-#: Settings of a run of minutes: few samples, and neither pruning nor sources of answers.
+#: Settings of a run of minutes: few samples and methods, and neither pruning nor a benchmark.
 QUICK = (
-    *(
-        "tasks.ra.limit=8",
-        "tasks.sva.limit=8",
-        "tasks.sva_few.limit=2",
-        "tasks.blimp5.limit=40",
-        "tasks.qa.limit=2",
-        "tasks.next_word.limit=2",
-    ),
-    *("tasks.sst2.limit=12", "tasks.geco.limit=12", "tasks.sources.limit=1", "tasks.next_word.tokens=32"),
-    *("perturb.samples=4", "heads=null", "prune=null", "embeddings=[full]"),
+    *("tasks.ra.limit=4", "tasks.sva.limit=4", "tasks.sva_few.limit=1", "tasks.blimp5.limit=8", "tasks.qa.limit=1"),
+    *("tasks.sources.limit=1", "tasks.next_word.limit=1", "tasks.next_word.tokens=32"),
+    *("tasks.sst2.limit=12", "tasks.geco.limit=12", "perturb.samples=2", "perturb.steps=4"),
+    *("heads=null", "prune=null", "bench=null", "embeddings=[full]", "controls=null"),
+    "methods=[attnlrp, lrp, gradient_x_input, random]",
 )
 
 
