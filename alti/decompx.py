@@ -47,7 +47,7 @@ def explain_many(
     weights, does not hold the vectors of one sample.
     """
     on_host, batch = batch.to("cpu"), batch.to(view.device)
-    logits = view.logits(view.hidden(batch), batch)
+    logits = view.logits(batch)
     of_norm = view.predicts_score and score == "norm"
     pairs = logits.new_zeros(*logits.shape, batch.input_ids.shape[1])  # [B, 2, T]
     for i, real in enumerate(on_host.attention_mask.bool()):
@@ -86,7 +86,7 @@ def last_vectors(view: ModelView, sample: Batch, byte_budget: int) -> Tensor:
         )
     decomposition = _Decomposition(view, int(sample.position), rows)
     with visiting(view, decomposition.visit):
-        view.hidden(sample.to(view.device))
+        view.logits(sample)
     assert decomposition.vectors is not None
     return decomposition.vectors[0]
 

@@ -65,7 +65,7 @@ def decompose(
         if view.final_norm is not None:
             hook = partial(parts.final_norm, kind=view.final_norm.kind, eps=view.final_norm.eps)
             undo.enter_context(view.final_norm.module.register_forward_pre_hook(hook))
-        logits = view.logits(view.hidden(batch), batch)
+        logits = view.logits(batch)
     return logits, parts.read(bias)
 
 

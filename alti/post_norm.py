@@ -130,6 +130,6 @@ def mixing(view: ModelView, batch: Batch, chunk: Chunk, maps: Maps) -> tuple[Ten
             for norm in block.sum_norms:
                 hook = partial(divide, index=index, norm=norm)
                 undo.enter_context(norm.module.register_forward_pre_hook(hook))
-        logits = view.logits(view.hidden(batch), batch)
+        logits = view.logits(batch)
     tokens = rollout.to_inputs(rows[-1].unsqueeze(1))[:, 0]
     return logits, tokens, torch.stack([row.to(tokens) for row in rows], 1)

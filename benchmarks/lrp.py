@@ -22,7 +22,6 @@ from closelook.jobs.bench.table_8 import table_8 as measure_table_8
 from closelook.jobs.methods import METHODS
 from closelook.lrp_core import Batch, ModelView, Request
 from closelook.lrp_core.methods.gradients import READINGS, explain_many, forward_pass
-from closelook.lrp_core.operations.forward import pieces_of
 from closelook.lrp_core.records.explained import CONTRASTIVE
 from closelook.lrp_core.rules import ATTNLRP, Composite, changed
 from closelook.lrp_core.rules.composite import EPSILON, OF_ATTNLRP, VIT
@@ -152,12 +151,11 @@ def _backward_s(view: ModelView, batch: Batch, composite: Composite | None) -> f
     """Seconds of a backward pass from the logit difference to tokens and pixels; without rules for None."""
     with torch.enable_grad():
         if composite is None:
-            pixels = view.source(batch).requires_grad_()
-            token = view.tokens(replace(batch, pixel_values=pixels))
-            explained = CONTRASTIVE.of(view.logits(view.hidden(batch, token), batch)).sum()
-            return seconds_of(partial(torch.autograd.grad, explained, (token, pixels)))
-        (piece,) = pieces_of(view, batch, len(batch))
-        forward = forward_pass(view, piece, [CONTRASTIVE.name], [composite])
+            assert batch.pixel_values is not None
+            pixels = batch.pixel_values.to(view.dtype).requires_grad_()
+            explained = CONTRASTIVE.of(view.logits(replace(batch, pixel_values=pixels))).sum()
+            return seconds_of(partial(torch.autograd.grad, explained, pixels))
+        forward = forward_pass(view, batch, batch, [CONTRASTIVE.name], [composite])
         return seconds_of(partial(forward.gradients, forward.output[CONTRASTIVE.name], composite, keep=False))
 
 

@@ -69,7 +69,7 @@ def alone(row: dict[str, Any]) -> Batch:
 def forward(view: ModelView, batch: Batch) -> Tensor:
     """The stock model's logits [B, V] where the first sample predicts."""
     inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
-    output = view.model.base_model(**inputs, **view.kind.forward_options)
+    output = view.model.base_model(**inputs, **({"use_cache": False} if view.kind.causal else {}))
     return view.unembedding(view.head(output.last_hidden_state[:, int(batch.position[0])]))
 
 
@@ -77,6 +77,7 @@ def forward_and_backward(view: ModelView, batch: Batch) -> Tensor:
     """The gradient of the target's logit at the token embeddings, without any of our rules."""
     with torch.enable_grad():
         token = view.token_embedding(batch.input_ids).detach().requires_grad_()
-        logits = view.logits(view.hidden(batch, token), batch)
+        with view.token_embedding.register_forward_hook(lambda *_: token):
+            logits = view.logits(batch)
         (gradient,) = torch.autograd.grad(logits[:, 0].sum(), token)
     return gradient

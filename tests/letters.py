@@ -186,7 +186,7 @@ def _attended(view: ModelView, batch: Batch) -> torch.Tensor:
         return context, kept["weights"]
 
     with around_attention(view, {view.attentions[-1].attention: attend}, stock="eager"):
-        view.hidden(batch)
+        view.all_logits(batch)
     return kept["weights"].mean(1)[torch.arange(len(batch)), batch.position]
 
 

@@ -6,11 +6,14 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from closelook.lrp_core import Batch, ModelView
 from closelook.lrp_core.device.precision import unrounded
+from closelook.lrp_core.operations.explain import Forward
+from closelook.lrp_core.operations.forward import forward_pass
 from closelook.lrp_core.operations.mode import Operations
 from closelook.lrp_core.operations.nodes import Plan
 from closelook.lrp_core.operations.roots import Roots
-from closelook.lrp_core.rules import Composite
+from closelook.lrp_core.rules import PLAIN, Composite
 
 
 class Rules(Operations):
@@ -36,3 +39,15 @@ def rules(
     mode = Rules(plan, Roots({} if ids is None else {"input_ids": ids}), nn.Module())
     with torch.enable_grad(), mode, unrounded(dtype):
         yield mode
+
+
+def forward(view: ModelView, batch: Batch, composite: Composite) -> Forward:
+    """A forward pass under a composite's rules, whose `output` has the "logits" of target and foil."""
+    return forward_pass(view, batch, batch, (), [composite])
+
+
+def embeddings(view: ModelView, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Embeddings [B, T, D] of the words, and those with positions and segments, as the model looks them up."""
+    found = forward(view, batch, PLAIN).roots.found
+    words = [root.value.detach() for root in found if root.words]
+    return sum(words), sum(root.value.detach() for root in found)

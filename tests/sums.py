@@ -11,7 +11,7 @@ import closelook
 from closelook.explaining.explanation import Explanation
 from closelook.jobs.commands.listings.sums import FILE
 from closelook.lrp_core.records.registry import OURS
-from closelook.lrp_core.verification.rules import without_biases
+from closelook.lrp_core.verification.stock import without_biases
 
 MODELS = ("demo/gpt2", "demo/bert")  # the first that a method can explain
 TEXTS = {
@@ -34,7 +34,7 @@ def measured() -> Iterator[dict[str, object]]:
         model = next(name for name in MODELS if not missing(opened[name].view.family.capabilities))
         view = opened[model].view
         row: dict[str, object] = {"method": method, "model": model}
-        for name, setting in (("as_trained", nullcontext()), ("without_biases", without_biases(view))):
+        for name, setting in (("as_trained", nullcontext()), ("without_biases", without_biases(view.model))):
             with setting:
                 row[name] = round(median(sums(opened[model], method)), 1)
         yield row

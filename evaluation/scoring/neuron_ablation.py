@@ -19,8 +19,8 @@ from closelook.evaluation.scoring.head_orders import RANDOM
 from closelook.lrp_core.interventions.neurons import neurons_set
 from closelook.lrp_core.methods.baselines import seeds_of
 from closelook.lrp_core.neurons.activations import peaks_of
+from closelook.lrp_core.operations.forward import explained_numbers
 from closelook.lrp_core.readers.predictions import with_predictions
-from closelook.lrp_core.readers.readout import explained_numbers
 from closelook.lrp_core.records.types import Batch
 from closelook.lrp_core.records.variants import pieces, tiled
 from closelook.lrp_core.views.guard import undisturbed
@@ -71,7 +71,7 @@ class NeuronAblation:
         for part in pieces(range(len(changes)), batch.input_ids.shape[1], self.token_budget):
             rows = tiled(batch, len(part))
             with neurons_set(self.view, [changes[i] for i in part]):
-                _, numbers = explained_numbers(self.view, self.view.hidden(rows), rows, [self.explanation])
+                _, numbers = explained_numbers(self.view, rows, [self.explanation])
             parts.append(numbers[self.explanation].double().cpu().numpy())
         explained = np.concatenate(parts)
         return np.where(np.isfinite(explained), explained, np.nan)
@@ -92,7 +92,7 @@ class NeuronAblation:
             return list(zip(layers.tolist(), (chosen - starts).tolist(), strict=True))
         batch = batch.to(self.view.device)
         with peaks_of(self.view, batch.attention_mask) as peaks:
-            self.view.hidden(batch)
+            self.view.logits(batch)
         largest = peaks.values[0].flatten().sort(descending=True, stable=True)
         active = largest.indices[largest.values > -torch.inf][:most].tolist()
         return [divmod(at, self.view.n_neurons) for at in active]

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from closelook.evaluation.scoring.head_orders import RemovalOrder, removed_at_points
 from closelook.lrp_core.device.transfer import to_host
-from closelook.lrp_core.interventions.heads import HeadsLeft, branches, heads_removed
-from closelook.lrp_core.readers.readout import label_logits
+from closelook.lrp_core.interventions.heads import HeadsLeft, branches, heads_removed, rows_branch
+from closelook.lrp_core.operations.forward import logits_at
 from closelook.lrp_core.records.types import Batch
 from closelook.lrp_core.views.guard import undisturbed
 from closelook.lrp_core.views.view import ModelView
@@ -82,16 +82,15 @@ class Sweep:
         known = {name: value for name, value in vars(sample).items() if value is not None}
         repeated = {name: value.expand(rows, *value.shape[1:]) for name, value in known.items()}
         with undisturbed(self.view):
-            with heads_removed(self.view, layers):
-                hidden = self.view.hidden(sample)  # [R, T, D], although the sample is one row
             batch = replace(sample, **repeated)
-            state = self.view.prediction(hidden, batch)
-            logits = self.view.unembed(state, batch)
-            if batch.foil_ids is not None:
-                return logits[:, 0] - logits[:, 1]
-            every = label_logits(self.view, state)
-        others = every.scatter(1, batch.target_ids[:, None].to(every.device), -torch.inf)
-        return logits[:, 0] - others.amax(-1).to(logits.device)
+            with heads_removed(self.view, layers):
+                _, logits = logits_at(self.view, batch, sample if rows_branch(self.view) else batch)
+        logits = logits[:, -1]  # [R, V]
+        target = logits.gather(1, batch.target_ids[:, None].to(logits.device))
+        if batch.foil_ids is not None:
+            return (target - logits.gather(1, batch.foil_ids[:, None].to(logits.device)))[:, 0]
+        others = logits.scatter(1, batch.target_ids[:, None].to(logits.device), -torch.inf)
+        return target[:, 0] - others.amax(-1)
 
     def passes(self, sample: Batch, token_budget: int) -> list[list[HeadsLeft]]:
         """The passes that run all masks: for each pass, what `heads_removed` needs to know of every layer.

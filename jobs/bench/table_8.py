@@ -17,7 +17,6 @@ from closelook.jobs.bench.record import Results, paired_ratio, seconds_of, summa
 from closelook.lrp_core import Batch, ModelView, Request
 from closelook.lrp_core.methods import EPSILON
 from closelook.lrp_core.methods.gradients import READINGS, Reading, explicit_rules, fields_of, forward_pass
-from closelook.lrp_core.operations.forward import pieces_of
 from closelook.lrp_core.records.explained import CONTRASTIVE
 
 _NOTHING: AbstractContextManager = nullcontext()
@@ -103,29 +102,27 @@ class _Plain:
 
     def __init__(self, view: ModelView, batch: Batch) -> None:
         self._view, self._batch = view, batch
-        embedded, self._full = (tensor.detach() for tensor in view.embed(batch))
-        self._token = embedded.requires_grad_()
+        self._token = view.tokens(batch).detach().requires_grad_()
 
     def forward(self) -> None:
-        hidden = self._view.hidden(self._batch, self._token)
-        self._explained = CONTRASTIVE.of(self._view.logits(hidden, self._batch)).sum()
+        with self._view.token_embedding.register_forward_hook(lambda *_: self._token):
+            self._explained = CONTRASTIVE.of(self._view.logits(self._batch)).sum()
 
     def aggregate(self) -> None:
         (gradient,) = torch.autograd.grad(self._explained, self._token)
-        (gradient * self._full).sum(-1).masked_fill(self._batch.attention_mask == 0, 0)
+        (gradient * self._token).sum(-1).masked_fill(self._batch.attention_mask == 0, 0)
 
 
 class _Ruled:
     """Relevance of one batch by the rules of a reading."""
 
     def __init__(self, view: ModelView, batch: Batch, reading: Reading) -> None:
-        self._view, self._reading = view, reading
-        (self._piece,) = pieces_of(view, batch, len(batch))
+        self._view, self._batch, self._reading = view, batch, reading
 
     def forward(self) -> None:
-        self._pass = forward_pass(self._view, self._piece, [CONTRASTIVE.name], [self._reading.composite])
+        self._pass = forward_pass(self._view, self._batch, self._batch, [CONTRASTIVE.name], [self._reading.composite])
 
     def aggregate(self) -> None:
         numbers = self._pass.output[CONTRASTIVE.name]
         gradients = self._pass.gradients(numbers, self._reading.composite, keep=False)
-        fields_of(Request("attnlrp"), self._reading, gradients, self._piece.batch)
+        fields_of(Request("attnlrp"), self._reading, gradients, self._batch)

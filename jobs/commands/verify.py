@@ -72,11 +72,11 @@ def verify(
     >>> closelook.verify("demo/gpt2", method="gradient_x_input").passed
     True
 
-    Each check compares two computations of the same numbers: logits with the stock model's, padded batches with single
-    samples, methods in one order with the other, sums with the explained number, layer by layer, attnlrp with its slow
-    original, and each rule with numerical derivatives. The bound of their distance is the effect of rounding in this
-    precision, which is measured. `model` is as in `closelook.explain`, and needs no tokenizer; `method` are the methods
-    to check, by default all that apply. A model in memory is left unchanged.
+    Each check compares two computations of the same numbers: logits with the stock model's, sums with the explained
+    number, padded batches with single samples, gradients with numerical derivatives, and attnlrp with its slow
+    original. The bound of their distance is the effect of rounding in this precision, which is measured. `model` is as
+    in `closelook.explain`, and needs no tokenizer; `method` are the methods to check, by default all that apply. A
+    model in memory is left unchanged.
 
     Raises UserError for an unknown model or method, and for a precision, device or adapter for a model in memory, which
     keeps its own; ModelUnavailable for files that cannot be reached.
@@ -89,13 +89,13 @@ def verify(
         if isinstance(model, ModelView | nn.Module):
             check_unchanged(dtype, device, adapter)
             with _wrapped(model, family) as view:
-                verification = verify_view(view, methods, tell=tell)
+                verification = verify_view(view, methods, tell)
             name, identity = name_in_memory(view), ""
         else:
             resolved = resolve(ModelConfig.model_validate(_settings(model, family, adapter)))
             place = (dtype or "float32", chosen_device(device))
             check_place(*place)
-            verification = verify_view(open_view(resolved, *place), methods, lambda: open_view(resolved, *place), tell)
+            verification = verify_view(open_view(resolved, *place), methods, tell)
             name, identity = str(model), resolved.identity
     return Verification(**vars(replace(verification, model=name, identity=identity, versions=versions())))
 
@@ -133,9 +133,6 @@ def show(verification: Verification, json_file: Path | None) -> bool:
         f"{MARGIN:g} times the largest change of {DRAWS} runs whose linear layers are moved by one unit of rounding of "
         f"{verification.dtype}"
     )
-    if verification.costs:
-        name, cost = max(verification.costs.items(), key=lambda item: item[1].peak_bytes)
-        say(f"most memory for one sample, without the model itself: {name}, {cost.peak_bytes / 2**20:.1f} MiB")
     states = [finding.state for finding in verification.findings]
     counted = f"{states.count('pass')} checks passed, {states.count('not applicable')} do not apply"
     if "nothing to compare" in states:

@@ -147,10 +147,10 @@ def resolve(model: ModelConfig, seed: int = 0) -> ResolvedModel:
     commit = None
     if is_random:
         classes = "".join(f"+{label}" for label in model.classes or ())
-        identity = f"{model.id}@seed{seed}{classes}{family.marks_of(config)}"
+        identity = f"{model.id}@seed{seed}{classes}"
     else:
         commit = None if Path(location).is_dir() else commit_of(model, location)
-        identity = _identity(model, location, commit, adapted, family, config)
+        identity = _identity(model, location, commit, adapted, family)
     return ResolvedModel(model, location, commit, identity, family, family.most_tokens(config), output, labels, images)
 
 
@@ -169,23 +169,21 @@ def architecture(model: ModelConfig) -> PretrainedConfig:
     return _config_of(model)[1]
 
 
-def _identity(
-    model: ModelConfig, location: str, commit: str | None, adapted: str, family: Family, config: PretrainedConfig
-) -> str:
+def _identity(model: ModelConfig, location: str, commit: str | None, adapted: str, family: Family) -> str:
     """A text that is equal only for the same weights that are run in the same way.
 
     Weights are identified by the commit on the hub, or by a hash of the files in a directory. A family that is not the
-    model's own, and corrections of its family, belong to how they are run.
+    model's own belongs to how they are run.
     """
     weights = f"sha256:{hash_files(numbers_of(Path(location)))}" if commit is None else f"{location}@{commit}"
     generic = f" as {GENERIC}" if isinstance(family, GenericFamily) else ""
-    return f"{weights}{adapted}{generic}{family.marks_of(config)}"
+    return f"{weights}{adapted}{generic}"
 
 
-def _check_opened(resolved: ResolvedModel, location: str, config: PretrainedConfig) -> None:
+def _check_opened(resolved: ResolvedModel, location: str) -> None:
     """Raises ModelUnavailable if the files that were just opened are not those to which the model was pinned."""
     model = resolved.config
-    opened = _identity(model, location, resolved.revision, adapter_key(model), resolved.family, config)
+    opened = _identity(model, location, resolved.revision, adapter_key(model), resolved.family)
     if opened != resolved.identity:
         raise ModelUnavailable(
             f"model {model.name}: its weights changed during the run: opened are {opened}, planned were "
@@ -233,7 +231,7 @@ def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -
         raise ModelUnavailable(f"model {model.name} cannot be loaded: {one_line(error)}") from error
     if folder is not None:
         weakref.finalize(view.model, shutil.rmtree, folder, ignore_errors=True)
-    _check_opened(resolved, location, view.config)
+    _check_opened(resolved, location)
     return replace(view, read_tokenizer=read_tokenizer)
 
 

@@ -26,7 +26,6 @@ from closelook.lrp_core.device.memory import peak_memory
 from closelook.lrp_core.methods.record import Method
 from closelook.lrp_core.parts.neuron_names import NeuronNames
 from closelook.lrp_core.readers.predictions import with_predictions
-from closelook.lrp_core.readers.readout import label_logits
 from closelook.lrp_core.records.explained import needs_foil
 from closelook.lrp_core.records.finer import FINER
 from closelook.lrp_core.records.registry import OURS
@@ -193,9 +192,8 @@ def check_against_model(
     """
     batch = batch.to(view.device)
     with torch.no_grad(), undisturbed(view):
-        state = view.prediction(view.hidden(batch), batch)
-        of_targets = view.unembed(state, batch)  # [B, 2], [B, 1] without foils
-        of_labels = label_logits(view, state) if any(request.label is not None for request in relevance) else None
+        of_targets = view.logits(batch)  # [B, 2], [B, 1] without foils
+        of_labels = view.all_logits(batch)[:, -1] if any(request.label is not None for request in relevance) else None
     rounding = ROUNDING[str(view.dtype).removeprefix("torch.")]
     for request, explained in relevance.items():
         model_logits = of_targets if request.label is None or of_labels is None else of_labels[:, [request.label]]

@@ -203,7 +203,7 @@ class Worker:
 
         Rows that a task brings itself are no view rows, and stay as they are.
         """
-        from closelook.lrp_core.readers.readout import rows_for
+        from closelook.lrp_core.readers.predictions import rows_for
 
         if task.rows is not None or not rows:
             return rows

@@ -118,6 +118,9 @@ def family_of(config: PretrainedConfig, architecture: str | None = None, name: s
     if config.model_type not in FAMILIES and serves(config.model_type):
         return generic_family(config, architecture)
     family = family_of_type(config.model_type)
+    if family.is_generic:
+        family.require(config)
+        return family
     chosen = (variant.family for variant in family.variants if getattr(config, variant.field) == variant.value)
     family = next(chosen, family)
     for named in (config.architectures or ()) if architecture is None else (architecture,):

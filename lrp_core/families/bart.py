@@ -22,7 +22,6 @@ def _half(stack: str) -> Family:
         blocks=f"{stack}.layers",
         token_embedding=f"{stack}.embed_tokens",
         position_embedding=f"{stack}.embed_positions",
-        position_shift=2,
         embedding_norm=f"{stack}.layernorm_embedding",
         norm="layer",
         norm_order="post",
@@ -46,8 +45,6 @@ BART = replace(
     decoder=Decoder(
         family=_half("model.decoder"),
         cross=_CROSS,
-        encoder_stack="model.encoder",
         stack="model.decoder",
-        logits_bias="final_logits_bias",
     ),
 )

@@ -9,7 +9,6 @@ from typing import Any
 from closelook.lrp_core.families.layout import (
     ONE_LABEL,
     AttentionLayout,
-    Correction,
     CrossAttention,
     EmbeddingLayout,
     FeedForwardLayout,
@@ -66,7 +65,6 @@ class Family(EmbeddingLayout, NormLayout, AttentionLayout, FeedForwardLayout, He
     decoder: Decoder | None = None  # of encoder-decoders; the other fields then describe the encoder
     lacks: tuple[Capability, ...] = ()  # capabilities that most models have and these do not
     requires: tuple[Requirement | SameAs, ...] = ()  # conditions on the config
-    corrections: tuple[Correction, ...] = ()  # errors of earlier versions of this description
     variants: tuple[FamilyVariant, ...] = ()  # other layouts, which the config chooses
     #: The module that registers the models' classes with transformers; None if transformers has them.
     classes: str | None = None
@@ -75,6 +73,11 @@ class Family(EmbeddingLayout, NormLayout, AttentionLayout, FeedForwardLayout, He
     def title(self) -> str:
         """The family's models in a message, such as "gpt2 models"."""
         return f"{self.name} models with labels" if self.kind.labels else f"{self.name} models"
+
+    @property
+    def is_generic(self) -> bool:
+        """True for the family of models without a description."""
+        return not self.blocks
 
     @property
     def attention_adds(self) -> bool:
@@ -96,7 +99,6 @@ class Family(EmbeddingLayout, NormLayout, AttentionLayout, FeedForwardLayout, He
             unembedding=head.output,
             logit_cap_field=None,
             requires=(*self.requires, *head.requires, ONE_LABEL),
-            corrections=(),
         )
 
     def require(self, config: Any, *further: Requirement) -> None:
@@ -105,10 +107,6 @@ class Family(EmbeddingLayout, NormLayout, AttentionLayout, FeedForwardLayout, He
             unmet = requirement.unmet_by(config)
             if unmet is not None:
                 raise UnsupportedModel(f"{self.title} {unmet}")
-
-    def marks_of(self, config: Any) -> str:
-        """The marks that corrections add to the identity of a model with this config, as one string."""
-        return "".join(correction.mark_of(config) for correction in self.corrections)
 
     @cached_property
     def capabilities(self) -> frozenset[Capability]:
@@ -130,11 +128,7 @@ class Decoder:
 
     family: Family  # describes the parts of the decoder
     cross: CrossAttention
-    encoder_stack: str  # path of the module that runs the encoder
     stack: str  # path of the module that runs the decoder
-    logits_bias: str | None = None  # path of a buffer [1, V] that is added to the logits
-    #: The config field that says whether hidden states are divided by sqrt(D) before the unembedding.
-    scaled_field: str | None = None
 
 
 def perturbable(kind: Kind) -> set[Capability]:

@@ -7,7 +7,6 @@ from closelook.lrp_core.families.base import Family
 from closelook.lrp_core.families.layout import (
     ABSOLUTE_POSITIONS,
     WHOLE_FEED_FORWARD,
-    Correction,
     LabelHead,
     Requirement,
     SameAs,
@@ -58,7 +57,6 @@ ROBERTA = replace(
     head_activation="gelu",
     label_head=LabelHead("classifier.out_proj", dense="classifier.dense"),
     positions_after_padding=True,
-    corrections=(Correction("hidden_act", ("gelu", "gelu_python"), " with a head of GELU"),),
 )
 #: Embeddings may be narrower than the blocks: embeddings_project, a linear layer, stands between.
 ELECTRA = replace(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from closelook.lrp_core.families.base import Family, perturbable
 from closelook.lrp_core.families.layout import ONE_LABEL
 from closelook.lrp_core.records.capabilities import GRADIENTS, ONE_STACK, Capability
-from closelook.lrp_core.records.kinds import CAUSAL, CLASSIFIER, MASKED, Kind
+from closelook.lrp_core.records.kinds import CAUSAL, CLASSIFIER, ENCODER_DECODER, MASKED, Kind
 from closelook.lrp_core.records.types import UnsupportedModel
 
 if TYPE_CHECKING:
@@ -49,24 +49,22 @@ class GenericFamily(Family):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """Gradients, one stack, and the ways to remove a token that the kind allows."""
-        return frozenset({GRADIENTS, ONE_STACK} | perturbable(self.kind))
+        """Gradients, one stack or two, and the ways to remove a token that the kind allows."""
+        return frozenset({GRADIENTS} | (set() if self.kind.decoder else {ONE_STACK}) | perturbable(self.kind))
 
 
 def generic_family(config: PretrainedConfig, architecture: str | None = None) -> GenericFamily:
     """The generic family of a model with this config and class `architecture`.
 
-    By default it is the class that the config names, else the first that transformers has of the type: masked language
-    model, causal language model, or classifier. Raises UnsupportedModel for encoder-decoders and for classes that
-    predict neither tokens nor labels, and for models whose layers read token ids.
+    By default it is the class that the config names, else the first that transformers has of the type: encoder-decoder,
+    masked language model, causal language model, or classifier. Raises UnsupportedModel for classes that predict
+    neither tokens nor labels, and for models whose layers read token ids.
     """
     name = config.model_type
-    if config.is_encoder_decoder:
-        raise UnsupportedModel(f"{name} models are encoder-decoders, which the family {GENERIC!r} does not support")
     if getattr(config.get_text_config(), _EVERY_LAYER, None):
         raise UnsupportedModel(f"{name} models embed the tokens again in every layer, which no embedding stands for")
     named = [architecture] if architecture is not None else config.architectures or []
-    known = _classes(name)
+    known = {named: kind for named, kind in _classes(name).items() if kind.decoder == config.is_encoder_decoder}
     kinds = [known[kind] for kind in named if kind in known] if named else list(known.values())
     if not kinds:
         fits = " or ".join(known) or "masked or causal language model or a text classifier"
@@ -92,7 +90,7 @@ def serves(model_type: str) -> bool:
 
 def way_out(family: Family) -> str:
     """The end of an error message about a model of a described family; "" if the generic family does not take it."""
-    if family.decoder is not None or family.kind.images:
+    if family.kind.images:
         return ""
     return f", or take `family: {GENERIC}` for the methods that need no description"
 
@@ -100,14 +98,15 @@ def way_out(family: Family) -> str:
 def _classes(model_type: str) -> dict[str, Kind]:
     """The kinds of models of this type by the names of their classes; a class of two kinds has the first.
 
-    The order is masked, causal, classifier. A classifier is a causal one if the type has no masked language model: its
-    readout position is then the last token.
+    The order is encoder-decoder, masked, causal, classifier. A classifier is a causal one if the type has no masked
+    language model: its readout position is then the last token.
     """
     from transformers.models.auto import modeling_auto
 
-    tables = {kind: getattr(modeling_auto, kind.classes) for kind in (MASKED, CAUSAL, CLASSIFIER)}
+    every = (ENCODER_DECODER, MASKED, CAUSAL, CLASSIFIER)
+    tables = {kind: getattr(modeling_auto, kind.classes) for kind in every}
     kinds: dict[str, Kind] = {}
-    for kind in (MASKED, CAUSAL):
+    for kind in (ENCODER_DECODER, MASKED, CAUSAL):
         if model_type in tables[kind]:
             kinds.setdefault(tables[kind][model_type], kind)
     labelled = next(iter(kinds.values()), MASKED).with_labels

@@ -48,20 +48,6 @@ class SameAs:
         return f"are supported with {self.field}={self.other} ({required}) only, not {value}: {self.because}"
 
 
-@dataclass(frozen=True)
-class Correction:
-    """A corrected error of a description, which affected models whose `field` is not among the `unaffected` values."""
-
-    field: str
-    unaffected: tuple[Any, ...]
-    #: Added to the identity of affected models, so that stored results of the wrong description are not reused.
-    mark: str
-
-    def mark_of(self, config: Any) -> str:
-        """The mark for a model with this config; "" if the error did not affect it."""
-        return "" if getattr(config, self.field) in self.unaffected else self.mark
-
-
 #: Rotary frequencies must not depend on the longest sample of a batch, as they do for other values.
 STEADY_ROTARY = Requirement(
     "rope_parameters.rope_type",
@@ -100,7 +86,6 @@ class EmbeddingLayout:
     embedding_norm: str | None = None
     embedding_projection: str | None = None  # a linear layer after the embeddings, in models with narrower ones
     max_length_field: str = "max_position_embeddings"
-    position_shift: int = 0  # unused rows of the position embedding before position 0, which its module skips
     relative_positions: bool = False  # positions are relative, so texts may have any length
     positions_after_padding: bool = False  # position ids start at `config.pad_token_id + 1`
 
@@ -138,12 +123,11 @@ class AttentionLayout:
     key_norm: str | None = None
     attention_norm: str = "input_layernorm"  # an nn.Identity counts as no norm
     #: How the projections are stored: in separate modules, in one as [q | k | v] (joined) or as [q | k | v] for each
-    #: head (per_head), or in torch's nn.MultiheadAttention (packed), which is replaced by separate modules.
-    qkv: Literal["separate", "joined", "per_head", "packed"] = "separate"
+    #: head (per_head).
+    qkv: Literal["separate", "joined", "per_head"] = "separate"
     grouped: bool = False  # has `config.num_key_value_heads` key-value heads, fewer than heads
     eager_only: bool = False  # transformers has only an eager attention kernel for these models
     own_kernel: str | None = None  # the method that holds the kernel, in modules that bypass transformers' interface
-    score_cap_field: str | None = None  # the soft cap of scores z, cap * tanh(z / cap); None in the config: no cap
 
 
 @dataclass(frozen=True)

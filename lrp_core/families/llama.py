@@ -39,7 +39,6 @@ GEMMA2 = replace(
     added_norms=("post_attention_layernorm", "post_feedforward_layernorm"),
     activation_field="hidden_activation",
     logit_cap_field="final_logit_softcapping",
-    score_cap_field="attn_logit_softcapping",
     eager_only=True,
 )
 #: The text models of Gemma 3, and those of its pictures' models by themselves.
@@ -48,7 +47,6 @@ GEMMA3 = replace(
     name="gemma3_text",
     query_norm="self_attn.q_norm",
     key_norm="self_attn.k_norm",
-    score_cap_field=None,
     eager_only=False,
     requires=(
         *STEADY_ROTARIES,

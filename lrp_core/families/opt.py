@@ -8,7 +8,6 @@ OPT = Family(
     blocks="model.decoder.layers",
     token_embedding="model.decoder.embed_tokens",
     position_embedding="model.decoder.embed_positions",
-    position_shift=2,
     norm="layer",
     norm_order="pre",
     final_norm="model.decoder.final_layer_norm",

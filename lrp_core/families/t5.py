@@ -51,9 +51,7 @@ def _both(gated: bool) -> Family:
     decoder = Decoder(
         family=_half("decoder", "layer.2", gated),
         cross=_CROSS,
-        encoder_stack="encoder",
         stack="decoder",
-        scaled_field="scale_decoder_outputs",
     )
     return replace(_half("encoder", "layer.1", gated), decoder=decoder)
 

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from closelook.lrp_core.device.transfer import to_host
-from closelook.lrp_core.families.generic import GenericFamily
 from closelook.lrp_core.interventions.tokens import tokens_removed
+from closelook.lrp_core.operations.forward import without
 from closelook.lrp_core.readers.attention import Attended, Kernel, around_attention
-from closelook.lrp_core.readers.readout import over_vocabulary, rows_for
+from closelook.lrp_core.readers.predictions import rows_for
 from closelook.lrp_core.records.kinds import DELETE, ZERO
 from closelook.lrp_core.records.types import Batch, UserError, span_row
 from closelook.lrp_core.records.variants import TOKEN_BUDGET
@@ -50,10 +50,10 @@ class AnswerNumbers(NamedTuple):
 
 def _check_answers(view: ModelView) -> None:
     """Raise UserError for a model that writes no answers."""
-    if view.kind.labels or view.kind.slot or isinstance(view.family, GenericFamily):
+    if view.kind.labels or view.kind.slot:
         raise UserError(
             f"{view.family.title} write no answers, so there are no sources to ablate: take a causal model or an "
-            "encoder-decoder that a family describes"
+            "encoder-decoder"
         )
 
 
@@ -76,7 +76,7 @@ def answers_after(
         if not prompt:
             raise UserError(f"prompt {at} of {len(prompts)} is empty: give at least one token")
     distinct = sorted({tuple(prompt) for prompt in prompts}, key=lambda prompt: (len(prompt), prompt))
-    with undisturbed(view), torch.inference_mode(False), around_attention(view, {}):
+    with undisturbed(view), torch.inference_mode(False):
         numbers = AnswerNumbers.joined(list(_batches(view, distinct, answer, token_budget)))
     index_of = {prompt: at for at, prompt in enumerate(distinct)}
     of_prompts = [index_of[tuple(prompt)] for prompt in prompts]
@@ -118,7 +118,7 @@ def answers_without(
             some = torch.from_numpy(np.ascontiguousarray(gone[start : start + size]))
             batch = _rows(view, [prompt] * len(some), answer)
             with _altered(view, batch, some, way) as rows:
-                several.append(_numbers(view, view.hidden(rows), rows))
+                several.append(_numbers(view, rows))
     return AnswerNumbers.joined(several)
 
 
@@ -136,13 +136,13 @@ def _rows(view: ModelView, prompts: Sequence[Sequence[int]], answer: Sequence[in
     return batch
 
 
-def _numbers(view: ModelView, hidden: Tensor, batch: Batch) -> AnswerNumbers:
-    """Logits and log-odds of the spans of a batch, from its last hidden states `hidden`."""
+def _numbers(view: ModelView, batch: Batch) -> AnswerNumbers:
+    """Logits and log-odds of the spans of a batch."""
     assert batch.span_ids is not None
-    state = view.prediction(hidden, batch)  # [M, G, D]
-    logits = view.of_span(state, batch)[..., 0]
-    others, _ = over_vocabulary(view, state.flatten(0, 1), batch.span_ids.flatten())
-    log_odds = logits - others.view_as(logits).to(logits.device)
+    every = view.all_logits(batch)  # [M, G, V]
+    ids = batch.span_ids.to(every.device)[..., None]
+    logits = every.gather(2, ids)[..., 0]
+    log_odds = logits - without(every, ids)
     return AnswerNumbers(*(value.double().numpy() for value in to_host([logits, log_odds])))
 
 
@@ -157,7 +157,7 @@ def _altered(view: ModelView, batch: Batch, gone: Tensor, way: str) -> Iterator[
         with around_attention(view, around, stock="eager"):
             yield batch.to(view.device)
         return
-    with around_attention(view, {}), tokens_removed(view, batch, gone, way) as rows:
+    with tokens_removed(view, batch, gone, way) as rows:
         yield rows
 
 
@@ -201,8 +201,7 @@ def _batches(
     at = 0
     while at < len(prompts):
         size = _fitting(prompts[at:], len(answer), token_budget)
-        batch = _rows(view, prompts[at : at + size], answer).to(view.device)
-        yield _numbers(view, view.hidden(batch), batch)
+        yield _numbers(view, _rows(view, prompts[at : at + size], answer))
         at += size
 
 

@@ -33,8 +33,10 @@ def branches(view: ModelView, masks: np.ndarray, *, shared: bool = True) -> Iter
     """Yield the rows of each layer for one sample under sorted, distinct `masks` [R, L, H], 1 for heads that are kept.
 
     In an encoder-decoder rows share layers of the encoder only, since self-attention and cross-attention take turns in
-    the decoder but not on the axis L. With `shared` False every mask has a row in all layers, for comparison.
+    the decoder but not on the axis L. With `shared` False, and in models whose rows do not branch, every mask has a row
+    in all layers.
     """
+    shared = shared and rows_branch(view)
     differs = (masks[1:] != masks[:-1]).any(-1)  # [R - 1, L], True where a mask differs from the one before it
     fork = np.concatenate([[0], differs.argmax(-1) if shared else np.zeros(len(masks) - 1, dtype=int)])
     fork = np.minimum(fork, view.n_shared_layers)
@@ -44,6 +46,11 @@ def branches(view: ModelView, masks: np.ndarray, *, shared: bool = True) -> Iter
         parents, kept = torch.from_numpy(below[new]), torch.from_numpy(masks[new, layer])
         yield HeadsLeft(to_device(parents, view.device), to_device(kept.to(view.dtype), view.device))
         below = new.cumsum() - 1
+
+
+def rows_branch(view: ModelView) -> bool:
+    """True for a model that returns as many rows as leave its last layer; a causal classifier counts its input's."""
+    return not (view.kind.labels and view.kind.causal)
 
 
 @contextmanager
@@ -69,18 +76,18 @@ def heads_removed(view: ModelView, layers: Sequence[HeadsLeft]) -> Iterator[None
 def _branch_decoder(_: nn.Module, args: Any, inputs: dict[str, Any], *, layers: Sequence[HeadsLeft]) -> Any:
     """Pre-hook of the decoder: gives it a row for each row of its first layer.
 
-    The encoder's states have rows of the layer below; embeddings and masks have one row for each sample. `layers` are
-    the encoder's and the decoder's first.
+    The encoder's states have rows of the layer below; ids and masks have one row for each sample. `layers` are the
+    encoder's and the decoder's first.
     """
     *below, first = layers
     sample = first.parents
     for layer in reversed(below):
         sample = layer.parents[sample]
     branched = dict(inputs)
-    for name in ("inputs_embeds", "attention_mask", "encoder_attention_mask"):
-        branched[name] = inputs[name][sample.to(inputs[name].device)]
-    states = inputs["encoder_hidden_states"]
-    branched["encoder_hidden_states"] = states[first.parents.to(states.device)]
+    for name, value in inputs.items():
+        if isinstance(value, Tensor):
+            rows = first.parents if name == "encoder_hidden_states" else sample
+            branched[name] = value[rows.to(value.device)]
     return args, branched
 
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from closelook.lrp_core.families.base import Family
-from closelook.lrp_core.families.generic import GenericFamily
 from closelook.lrp_core.families.images import ImageFamily
 from closelook.lrp_core.interventions.in_place import check_weights, restored, tensors_of
 from closelook.lrp_core.records.types import UnsupportedModel
@@ -81,7 +80,7 @@ def _cascade(view: ModelView, depths: list[Depth], kept: dict[int, Tensor]) -> I
 @contextmanager
 def _untied(view: ModelView) -> Iterator[None]:
     """Inside, a head that is tied to the embeddings has a copy of their weights, and the config says that it is not."""
-    head: Any = view.model.get_output_embeddings() if isinstance(view.family, GenericFamily) else view.unembedding
+    head: Any = view.model.get_output_embeddings() if view.family.is_generic else view.unembedding
     weight = None if head is None else head.weight
     holders = [module for module in view.model.modules() if vars(module)["_parameters"].get("weight") is weight]
     if weight is None or len(holders) < 2:
@@ -142,7 +141,7 @@ def _depths(view: ModelView) -> list[Depth]:
     the embeddings.
     """
     weights = dict(view.model.named_parameters())
-    if isinstance(view.family, GenericFamily):
+    if view.family.is_generic:
         return [Depth(EMBEDDINGS, tuple(weights.items()))]
     stacks = _families(view)
     blocks = {path: name for family, prefix in stacks for path, name in _blocks(view, family, prefix)}

@@ -8,17 +8,16 @@ whole patches to zero after the image is normalised; Chefer et al. (2021) set th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from closelook.lrp_core.device.transfer import to_device
 from closelook.lrp_core.records.kinds import DELETE, MASK, RESAMPLE, ZERO
 from closelook.lrp_core.records.types import Batch, UserError
+from closelook.lrp_core.records.variants import scaled
 from closelook.lrp_core.views.images import ImageView
 from closelook.lrp_core.views.view import ModelView
 
@@ -63,18 +62,18 @@ def tokens_removed(
         tokens = to_device(instead, view.device) if isinstance(instead, Tensor) else instead
         yield replace(batch, input_ids=torch.where(gone, tokens, batch.input_ids))
         return
-    with ExitStack() as undo:
-        for embedding, columns in view.embeddings_of(batch):
-            of_embedding = removed[:, columns]
-            if of_embedding.shape[1]:
-                hook = partial(_zero_rows, removed=of_embedding)
-                undo.enter_context(embedding.register_forward_hook(hook))
-        yield batch
+    with embeddings_zeroed(view, batch, removed) as rows:
+        yield rows
 
 
-def _zero_rows(_: nn.Module, args: tuple[Any, ...], embedded: Tensor, *, removed: Tensor) -> Tensor:
-    """Forward hook of a token embedding: zeroes the embeddings of removed tokens."""
-    return embedded.masked_fill(removed.to(embedded.device)[..., None], 0)  # [B, T, D]
+@contextmanager
+def embeddings_zeroed(view: ModelView, batch: Batch, removed: Tensor) -> Iterator[Batch]:
+    """Inside, yields a batch that runs with the embeddings of the tokens where `removed` is True set to zero."""
+    if isinstance(view, ImageView):
+        with view.tokens_zeroed(removed):
+            yield batch
+        return
+    yield scaled(batch, (~removed).float())
 
 
 def _without(batch: Batch, removed: Tensor) -> Batch:

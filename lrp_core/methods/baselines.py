@@ -14,10 +14,10 @@ from torch import Tensor
 
 from closelook.lrp_core.device.precision import wide
 from closelook.lrp_core.device.transfer import to_device
-from closelook.lrp_core.readers.attention import around_attention, weights_read
+from closelook.lrp_core.readers.attention import weights_read
 from closelook.lrp_core.records.explained import without_sum
 from closelook.lrp_core.records.types import Batch, Requests, Results
-from closelook.lrp_core.views.view import ModelView, counted_by
+from closelook.lrp_core.views.view import ModelView
 
 
 @torch.no_grad()
@@ -30,7 +30,7 @@ def random_relevance(
     draws. The model runs for its logits only.
     """
     on_host, batch = batch.to("cpu"), batch.to(view.device)
-    logits = _logits(view, batch)
+    logits = view.logits(batch)
     draws = 1 + (view.n_layers if layers else 0)
     drawn = torch.zeros(len(batch), draws, batch.every_id.shape[1], dtype=logits.dtype)
     for row, mask, seed_of_row in zip(drawn, on_host.every_mask.bool(), seeds_of(on_host, seed), strict=True):
@@ -39,12 +39,6 @@ def random_relevance(
     drawn = to_device(drawn, batch.input_ids.device)
     of_layers = drawn[:, 1:] if layers else None
     return dict.fromkeys(requests, without_sum(logits=logits, layers=of_layers, **batch.parted(drawn[:, 0])))
-
-
-def _logits(view: ModelView, batch: Batch) -> Tensor:
-    """The logits of targets and foils, by the kernels that other methods run."""
-    with around_attention(view, {}):
-        return view.logits(view.hidden(batch), batch)
 
 
 def _seed_of(drawn_for: bytes) -> int:
@@ -71,7 +65,7 @@ def seeds_of(batch: Batch, seed: int, tokens: Tensor | None = None) -> list[int]
 def position_only(view: ModelView, batch: Batch, requests: Requests) -> Results:
     """Relevance is a token's number in its text, from 1; the decoder's text has its own count, and padding has 0."""
     masks = (batch.attention_mask, batch.decoder_attention_mask)
-    counted = [1 + counted_by(mask) for mask in masks if mask is not None]
+    counted = [mask.cumsum(-1) for mask in masks if mask is not None]
     return _planted(view, batch, requests, torch.cat(counted, 1))
 
 
@@ -90,7 +84,7 @@ def _planted(view: ModelView, batch: Batch, requests: Requests, relevance: Tenso
     """The same `relevance`, laid out like `Batch.every_id`, for all requests. The model runs for its logits only."""
     kept = relevance.masked_fill(batch.every_mask == 0, 0)
     batch = batch.to(view.device)
-    logits = _logits(view, batch)
+    logits = view.logits(batch)
     return dict.fromkeys(requests, without_sum(logits=logits, **batch.parted(kept.to(logits))))
 
 
@@ -116,7 +110,7 @@ def attention_share(view: ModelView, batch: Batch, requests: Requests) -> Result
 
     reading = batch.reading(torch.float64)
     with weights_read(view, read):
-        logits = view.logits(view.hidden(batch), batch)
+        logits = view.logits(batch)
     tokens = shares.masked_fill(batch.every_mask == 0, 0).to(batch.input_ids.device, logits.dtype)
     return dict.fromkeys(requests, without_sum(logits=logits, **batch.parted(tokens)))
 

@@ -15,8 +15,8 @@ from closelook.lrp_core.device.clock import StageClock
 from closelook.lrp_core.device.precision import wide
 from closelook.lrp_core.families.generic import UNSOUND
 from closelook.lrp_core.methods import METHODS
-from closelook.lrp_core.operations.explain import ID_INPUTS, PIXELS, Forward, run
-from closelook.lrp_core.operations.forward import Piece, ReadRows, inputs_of, joined, numbers_of, pieces_of
+from closelook.lrp_core.operations.explain import ID_INPUTS, PIXELS
+from closelook.lrp_core.operations.forward import forward_pass
 from closelook.lrp_core.operations.roots import PATCHES, Root
 from closelook.lrp_core.places.reading import Measure, Reader
 from closelook.lrp_core.readers.attention import Attended, Kernel, around_attention
@@ -97,25 +97,17 @@ def explain_many(
     may hold the whole answer.
 
     Raises UnsupportedMethod for a method of another pass, UnsupportedModel for an operation without a rule, and
-    UserError for a contrastive request without foils and, with `texts`, for a batch in which texts do not repeat.
+    UserError for a contrastive request without foils.
     """
     passes: dict[tuple[Composite, str], dict[Request, Reading]] = {}
     for request in requests:
         reading = reading_of(request, composite)
         _check_sound(view, reading)
         passes.setdefault((reading.composite, request.explanation), {})[request] = reading
-    size = len(batch if texts is None else batch.first_texts(texts))
+    size = len(batch) if texts is None else texts
     batch = batch.to(view.device)
     names = [name for name, is_asked in finer.items() if is_asked]
-    parts: list[tuple[Piece, Results]] = []
-    for piece in pieces_of(view, batch, size):
-        parts.append(
-            (piece, _of_piece(view, piece, passes, names, checkpoint, _no_lap if clock is None else clock.lap))
-        )
-    results: Results = {}
-    for request in requests:
-        results[request] = joined(batch, [(piece, found[request]) for piece, found in parts])
-    return results
+    return _of_passes(view, batch, size, passes, names, checkpoint, _no_lap if clock is None else clock.lap)
 
 
 def _check_sound(view: ModelView, reading: Reading) -> None:
@@ -140,48 +132,30 @@ def explicit_rules(epsilon: float) -> Composite:
     return replace(ATTNLRP, name="attnlrp_explicit", stabiliser=epsilon)
 
 
-def forward_pass(
+def _of_passes(
     view: ModelView,
-    piece: Piece,
-    explanations: Sequence[str],
-    composites: Sequence[Composite],
-    stacks: Sequence[str] = (),
-) -> Forward:
-    """A forward pass under the rules of `composites`, whose `output` has the "logits" and the numbers by explanation.
-
-    The blocks of the lists at the paths `stacks` run again in the backward pass.
-    """
-    head = ReadRows(view, piece, explanations)
-
-    def numbers(output: Any) -> dict[str, Tensor]:
-        return numbers_of(view, head, output.logits, piece.batch, explanations)
-
-    with head.chosen():
-        return run(view.model, inputs_of(view, piece.texts), numbers, composites, view.dtype, stacks)
-
-
-def _of_piece(
-    view: ModelView,
-    piece: Piece,
+    batch: Batch,
+    size: int,
     passes: Mapping[tuple[Composite, str], Mapping[Request, Reading]],
     finer: Sequence[str],
     checkpoint: bool,
     lap: Callable[..., None],
 ) -> Results:
-    """The results for rows that run together."""
+    """The results of backward passes, for rows in which `size` texts repeat."""
+    texts = batch.rows(0, size)
     composites = tuple(dict.fromkeys(composite for composite, _ in passes))
     explanations = tuple(dict.fromkeys(explanation for _, explanation in passes))
-    readers: list[Reader] = [FINER[name].reader_class()(view, piece.texts, composites) for name in finer]
+    readers: list[Reader] = [FINER[name].reader_class()(view, texts, composites) for name in finer]
     results: dict[Request, list[Relevance]] = {}
     with watching(view, readers):
-        forward = forward_pass(view, piece, explanations, composites, view.stacks if checkpoint else ())
+        forward = forward_pass(view, batch, texts, explanations, composites, view.stacks if checkpoint else ())
         lap("forward", "gradients")
-        rows = piece.batch.parts(piece.size)
+        rows = batch.parts(size)
         left = len(passes) * len(rows)
         for (composite, explanation), asked in passes.items():
             for number, row in enumerate(rows):
                 left -= 1
-                here = slice(number * piece.size, (number + 1) * piece.size)
+                here = slice(number * size, (number + 1) * size)
                 explained, logits = (forward.output[name][here] for name in (explanation, "logits"))
                 for reader in readers:
                     reader.begin({request.method: way.measure for request, way in asked.items()})

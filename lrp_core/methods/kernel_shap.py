@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from closelook.lrp_core.device.transfer import to_device
+from closelook.lrp_core.interventions.tokens import embeddings_zeroed
 from closelook.lrp_core.methods.baselines import seeds_of
+from closelook.lrp_core.operations.forward import explained_numbers
 from closelook.lrp_core.readers.attention import Attended, Kernel, around_attention
-from closelook.lrp_core.readers.readout import explained_numbers
 from closelook.lrp_core.records.ablated import Ablated, UnitRelevance
 from closelook.lrp_core.records.explained import explanations_of, relevance_of
 from closelook.lrp_core.records.types import Batch, Relevance, Requests, Results, UserError
@@ -57,13 +58,12 @@ def explain_many(
 
     recorded = [] if view.kind.decoder else [block.attention for block in view.blocks]
     with around_attention(view, dict.fromkeys(recorded, record)):
-        logits, whole = explained_numbers(view, view.hidden(batch), batch, explanations)
+        logits, whole = explained_numbers(view, batch, explanations)
     players = _visible(view, batch, masks).cpu()
     seeds = seeds_of(on_host, seed, players)
     drawn = [pairs_of(int(row.sum()), samples, of_row) for row, of_row in zip(players, seeds, strict=True)]
     sets = [_sets(row, pairs) for row, (pairs, _) in zip(players, drawn, strict=True)]
-    with around_attention(view, {}):
-        worths = _worths(view, batch, sets, explanations, token_budget)
+    worths = _worths(view, batch, sets, explanations, token_budget)
     ends = torch.stack(list(whole.values()), -1).double().cpu()  # [B, E]
     tokens = torch.zeros(*players.shape, len(explanations), dtype=torch.float64)
     for number, row in enumerate(players):
@@ -161,13 +161,11 @@ def _worths(
     sizes = [len(of_row) for of_row in sets]
     samples = torch.repeat_interleave(torch.arange(len(batch)), torch.tensor(sizes))
     samples, present = (to_device(values, view.device) for values in (samples, torch.cat(list(sets))))
-    token = view.tokens(batch)
     worths: list[Tensor] = []
     for part in pieces(range(len(samples)), present.shape[1], token_budget):
         of_part = slice(part.start, part.stop)
-        rows = rows_of(batch, samples[of_part])
-        hidden = view.hidden(rows, token[samples[of_part]] * present[of_part, :, None])
-        _, numbers = explained_numbers(view, hidden, rows, explanations)
+        with embeddings_zeroed(view, rows_of(batch, samples[of_part]), ~present[of_part]) as rows:
+            _, numbers = explained_numbers(view, rows, explanations)
         worths.append(torch.stack(list(numbers.values()), -1))
     return list(torch.cat(worths).double().cpu().split(sizes))
 

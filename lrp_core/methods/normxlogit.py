@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from closelook.lrp_core.device.precision import unrounded
 from closelook.lrp_core.methods.records import EMBEDDING_OUTPUT, FOIL, TARGET, WORD
-from closelook.lrp_core.readers.attention import around_attention
 from closelook.lrp_core.records.explained import NONE, explained_by, relevance_of, whichever
 from closelook.lrp_core.records.types import Batch, Requests, Results, UserError
 from closelook.lrp_core.views.view import ModelView
@@ -41,19 +41,23 @@ def explain_many(
     many rows run, which repeat in the batch (see `gradients.explain_many`). Raises UserError for a contrastive request
     without foils, and for a `word` that the model or batch does not have.
     """
-    read = (batch if texts is None else batch.first_texts(texts)).to(view.device)
     batch = batch.to(view.device)
-    with around_attention(view, {}), _inputs_of_blocks(view, range(view.n_layers if layers else 1)) as states:
-        last = view.hidden(read)
+    read = batch if texts is None else batch.rows(0, texts)
+    with _states_of(view, range(view.n_layers if layers else 1)) as states:
+        view.logits(read)
+    *states, last = states
     below = [_normed(view, states[layer].to(last.device)) for layer in range(1, len(states))]
     behind = [*below, last]
-    logits = _each(view.logits, last, batch)
     headed = [view.head(state) for state in behind]
     words = dict.fromkeys(request.option("word", TARGET) for request in requests)
     asked = {word: _asked(view, batch, word) for word in words}
     reads: dict[str, Tensor] = {}  # [B, 2, L, T]
     for word, rows in asked.items():
         reads[word] = torch.stack([_each(view.unembed, state, rows) for state in headed], 2)
+    at_readout = {word: _at(by_head[:, :, -1], batch.position)[..., 0] for word, by_head in reads.items()}
+    logits = at_readout.get(TARGET)
+    if logits is None:
+        logits = _at(_each(view.unembed, headed[-1], batch), batch.position)[..., 0]
     seen = view.visible(batch).to(logits.device)
     times = len(batch) // len(read)
     results: Results = {}
@@ -67,15 +71,14 @@ def explain_many(
         norm = vectors.to(logits).norm(dim=-1)[:, None].repeat(times, 1, 1)  # [B, 1, T]
         by_head = reads[word]
         if view.predicts_score:
-            at = batch.position.to(by_head.device)[:, None, None, None].expand(*by_head.shape[:3], 1)
-            far = (by_head - by_head.gather(3, at)).abs()
+            far = (by_head - _at(by_head, batch.position)).abs()
             by_head = -far if request.option("reverse", False) else far
         scores = _MEASURES[request.method](norm, explained.of(by_head))
         scores = by_layer = _shown(scores, seen, batch)
         if layers and request.method == "embedding_norm":
             norms = torch.stack([state.to(logits).norm(dim=-1) for state in behind], 1)
             by_layer = _shown(norms.repeat(times, 1, 1), seen, batch)
-        number = explained.of(logits if word == TARGET else _each(view.logits, last, asked[word]))
+        number = explained.of(at_readout[word])
         of_layers = by_layer if layers else None
         results[request] = relevance_of(scores[:, -1], logits, number, conserves=False, layers=of_layers)
     return results
@@ -100,14 +103,28 @@ def _asked(view: ModelView, batch: Batch, word: str) -> Batch:
 
 
 @contextmanager
-def _inputs_of_blocks(view: ModelView, layers: Iterable[int]) -> Iterator[list[Tensor]]:
-    """Yield a list to which a forward inside the context appends the inputs of the blocks `layers`, [B, T, D] each."""
+def _states_of(view: ModelView, layers: Iterable[int]) -> Iterator[list[Tensor]]:
+    """Yield a list to which a forward inside appends the inputs of the blocks `layers`, and the last states."""
     states: list[Tensor] = []
     with ExitStack() as undo:
         for layer in layers:
             block = view.blocks[layer].module
             undo.enter_context(block.register_forward_pre_hook(lambda _, args: states.append(args[0])))
+        last = view.blocks[-1].module if view.final_norm is None else view.final_norm.module
+        undo.enter_context(last.register_forward_hook(lambda _, args, output: states.append(_states_in(output))))
         yield states
+
+
+def _states_in(output: Any) -> Tensor:
+    """The states in the output of a block or norm, [B, T, D]."""
+    states: Tensor = output[0] if isinstance(output, tuple) else output
+    return states
+
+
+def _at(numbers: Tensor, position: Tensor) -> Tensor:
+    """The numbers [B, ..., T] at the `position` [B] of each row, [B, ..., 1]."""
+    at = position.to(numbers.device).view(-1, *[1] * (numbers.dim() - 1))
+    return numbers.gather(-1, at.expand(*numbers.shape[:-1], 1))
 
 
 def _shown(scores: Tensor, seen: Tensor, batch: Batch) -> Tensor:

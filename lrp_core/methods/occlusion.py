@@ -7,8 +7,7 @@ from torch import Tensor
 
 from closelook.lrp_core.device.transfer import to_device
 from closelook.lrp_core.interventions.tokens import tokens_removed
-from closelook.lrp_core.readers.attention import around_attention
-from closelook.lrp_core.readers.readout import explained_numbers
+from closelook.lrp_core.operations.forward import explained_numbers
 from closelook.lrp_core.records.explained import explanations_of, relevance_of
 from closelook.lrp_core.records.kinds import DELETE, MASK
 from closelook.lrp_core.records.types import Batch, Relevance, Requests, Results, UserError
@@ -29,19 +28,18 @@ def explain_many(
     """
     on_host, batch = batch.to("cpu"), batch.to(view.device)
     explanations = explanations_of(requests)
-    with around_attention(view, {}):
-        logits, whole = explained_numbers(view, view.hidden(batch), batch, explanations)
-        drops = {explanation: logits.new_zeros(batch.every_id.shape) for explanation in explanations}
-        mask_id = _mask_id(view, on_host) if how == MASK else None
-        taken, length = _taken(view, on_host, how), batch.every_id.shape[1]
-        for part in pieces(range(len(taken)), length, token_budget):
-            samples, positions = taken[part.start : part.stop].unbind(1)
-            removed = torch.nn.functional.one_hot(positions, length).bool()
-            with tokens_removed(view, rows_of(on_host, samples), removed, how, mask_id) as rows:
-                _, explained = explained_numbers(view, view.hidden(rows), rows, explanations)
-            samples, positions = to_device(samples, logits.device), to_device(positions, logits.device)
-            for explanation, numbers in explained.items():
-                drops[explanation][samples, positions] = whole[explanation][samples] - numbers
+    logits, whole = explained_numbers(view, batch, explanations)
+    drops = {explanation: logits.new_zeros(batch.every_id.shape) for explanation in explanations}
+    mask_id = _mask_id(view, on_host) if how == MASK else None
+    taken, length = _taken(view, on_host, how), batch.every_id.shape[1]
+    for part in pieces(range(len(taken)), length, token_budget):
+        samples, positions = taken[part.start : part.stop].unbind(1)
+        removed = torch.nn.functional.one_hot(positions, length).bool()
+        with tokens_removed(view, rows_of(on_host, samples), removed, how, mask_id) as rows:
+            _, explained = explained_numbers(view, rows, explanations)
+        samples, positions = to_device(samples, logits.device), to_device(positions, logits.device)
+        for explanation, numbers in explained.items():
+            drops[explanation][samples, positions] = whole[explanation][samples] - numbers
     results: dict[str, Relevance] = {}
     for explanation, explained_number in whole.items():
         parts = batch.parted(drops[explanation].to(batch.input_ids.device))

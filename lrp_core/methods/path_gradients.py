@@ -1,7 +1,7 @@
 """Gradients at many points near an input: integrated gradients and SmoothGrad.
 
 The points of a sample are rows of forward passes, whose size a token budget bounds. The source is the input that is
-moved: token embeddings, or the pixels of an image. Gradients are the model's own, without rules.
+moved: token embeddings, or the pixels of an image. Gradients are the model's own, by the empty table of rules.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from closelook.lrp_core.device.precision import wide, wide_dtype
 from closelook.lrp_core.device.transfer import to_device
 from closelook.lrp_core.methods.baselines import seeds_of
 from closelook.lrp_core.methods.gradients import REDUCTIONS
-from closelook.lrp_core.readers.attention import around_attention
-from closelook.lrp_core.readers.readout import explained_numbers
+from closelook.lrp_core.operations.explain import ID_INPUTS, PIXELS, Forward
+from closelook.lrp_core.operations.forward import forward_pass
 from closelook.lrp_core.records.capabilities import UNCENTRED
 from closelook.lrp_core.records.explained import explanations_of, relevance_of
 from closelook.lrp_core.records.types import Batch, Requests, Results, UserError
 from closelook.lrp_core.records.variants import TOKEN_BUDGET, pieces, tiled
+from closelook.lrp_core.rules import PLAIN
 from closelook.lrp_core.views.images import over_patches
 from closelook.lrp_core.views.view import ModelView
 
@@ -46,12 +47,10 @@ def integrated_gradients(
     """
     batch = batch.to(view.device)
     explanations = explanations_of(requests)
-    with torch.no_grad(), around_attention(view, {}):
-        source = view.source(batch)
-        start = _baseline(view, batch, source, baseline)
-        ends = tiled(batch, 2)
-        hidden = view.hidden_from(ends, torch.cat([source, start]))
-        logits, at_ends = explained_numbers(view, hidden, ends, explanations)
+    at_input = _forward(view, batch, explanations)
+    source = _source(at_input)
+    start = _baseline(view, batch, source, baseline)
+    at_start = _forward(view, batch, explanations, start)
     way = wide(source) - wide(start)
     alphas, weights = _nodes(steps, rule)
 
@@ -63,10 +62,9 @@ def integrated_gradients(
     for request in requests:
         how = request.option("reduce", "sum")
         parts = _of_tokens(view, batch, way * means[request.explanation], how)
-        whole, empty = at_ends[request.explanation].split(len(batch))
-        results[request] = relevance_of(
-            logits=logits[: len(batch)], explained=whole, conserves=how == "sum", baseline=empty, **parts
-        )
+        whole, empty = (of.output[request.explanation].detach() for of in (at_input, at_start))
+        parts |= {"conserves": how == "sum", "baseline": empty}
+        results[request] = relevance_of(logits=at_input.output["logits"], explained=whole, **parts)
     return results
 
 
@@ -90,9 +88,8 @@ def smoothgrad(
     """
     on_host, batch = batch.to("cpu"), batch.to(view.device)
     explanations = explanations_of(requests)
-    with torch.no_grad(), around_attention(view, {}):
-        source = view.source(batch)
-        logits, whole = explained_numbers(view, view.hidden_from(batch, source), batch, explanations)
+    at_input = _forward(view, batch, explanations)
+    source = _source(at_input)
     deviation = sigma * (_spread(wide(source), batch, view.visible(batch)) if scale == "relative" else 1)
     noise = Noise(on_host, view.visible(on_host), source.shape[-1], seed)
 
@@ -103,12 +100,37 @@ def smoothgrad(
 
     means = _weighted_gradients(view, batch, points, [1 / samples] * samples, explanations, token_budget)
     by_default = "sum" if UNCENTRED in view.family.capabilities else "l2"
+    logits, whole = at_input.output["logits"], at_input.output
     results: Results = {}
     for request in requests:
         how = request.option("reduce", "auto").replace("auto", by_default)
         parts = _of_tokens(view, batch, means[request.explanation], how)
         results[request] = relevance_of(logits=logits, explained=whole[request.explanation], conserves=False, **parts)
     return results
+
+
+def _forward(view: ModelView, batch: Batch, explanations: Sequence[str], source: Tensor | None = None) -> Forward:
+    """A forward pass without rules, at another `source` than that of the batch, if given."""
+    if source is not None and batch.pixel_values is not None:
+        batch, source = replace(batch, pixel_values=source), None
+    instead = {}
+    if source is not None:
+        of_streams = source.tensor_split([batch.input_ids.shape[1]], 1)
+        instead = dict(zip(ID_INPUTS, of_streams, strict=True))
+    return forward_pass(view, batch, batch, explanations, [PLAIN], instead=instead)
+
+
+def _source(forward: Forward) -> Tensor:
+    """The input of a forward pass: pixels [B, C, H, W], or embeddings of tokens laid out like `Batch.every_id`."""
+    if forward.roots.pixels is not None:
+        return forward.roots.pixels.detach()
+    return _joined({root.stream: root.value.detach() for root in forward.roots.found if root.words})
+
+
+def _joined(by_stream: dict[str, Tensor]) -> Tensor:
+    """Values of tokens [B, T, ...], those of the encoder and then those of the decoder, from those of each stream."""
+    streams = [by_stream[name] for name in ID_INPUTS if name in by_stream]
+    return torch.cat([of_stream.to(streams[0].device) for of_stream in streams], 1)
 
 
 class Noise:
@@ -159,15 +181,15 @@ def _weighted_gradients(
     sums: dict[str, Any] = dict.fromkeys(explanations, 0)
     factors = to_device(torch.tensor(weights, dtype=torch.float64), view.device)
     for part in pieces(range(len(weights)), batch.every_id.numel(), token_budget):
-        rows = tiled(batch, len(part))
-        with torch.enable_grad(), around_attention(view, {}):
-            leaf = points(part).detach().requires_grad_()  # [K * B, ...]
-            _, numbers = explained_numbers(view, view.hidden_from(rows, leaf), rows, explanations)
-            for i, (explanation, number) in enumerate(numbers.items()):
-                (gradient,) = torch.autograd.grad(number.sum(), leaf, retain_graph=i + 1 < len(numbers))
-                gradient = wide(gradient).unflatten(0, (len(part), -1))
-                of_part = factors[part.start : part.stop].to(gradient)
-                sums[explanation] += torch.tensordot(of_part, gradient, dims=1)
+        forward = _forward(view, tiled(batch, len(part)), explanations, points(part))
+        for i, explanation in enumerate(explanations):
+            number = forward.output[explanation]
+            pairs = forward.gradients(number, PLAIN, keep=i + 1 < len(explanations))
+            of_source = {root.stream: gradient for root, gradient in pairs if root.words}
+            gradient = of_source[PIXELS] if PIXELS in of_source else _joined(of_source)
+            gradient = wide(gradient).unflatten(0, (len(part), -1))
+            of_part = factors[part.start : part.stop].to(gradient)
+            sums[explanation] += torch.tensordot(of_part, gradient, dims=1)
     return sums
 
 
@@ -184,7 +206,7 @@ def _baseline(view: ModelView, batch: Batch, source: Tensor, baseline: str) -> T
     empty = replace(batch, input_ids=torch.full_like(batch.input_ids, pad))
     if batch.decoder_input_ids is not None:
         empty = replace(empty, decoder_input_ids=torch.full_like(batch.decoder_input_ids, pad))
-    return view.tokens(empty)
+    return _source(_forward(view, empty, ["target"]))
 
 
 def _nodes(steps: int, rule: str) -> tuple[list[float], list[float]]:

@@ -35,7 +35,7 @@ def explain_many(
         rollout.mix(layer, step, rows_to_one=lowest > 0)
 
     with weights_read(view, read):
-        logits = view.logits(view.hidden(batch), batch)
+        logits = view.logits(batch)
     parts = {name: rows.to(batch.input_ids.device, logits.dtype) for name, rows in rollout.parts().items()}
     return {request: without_sum(logits=logits, **parts) for request in requests}
 

@@ -37,8 +37,7 @@ def explain_many(
     padding.
     """
     on_host, batch = batch.to("cpu"), batch.to(view.device)
-    with around_attention(view, {}):
-        logits = view.logits(view.hidden(batch), batch)
+    logits = view.logits(batch)
     tokens = torch.zeros(batch.input_ids.shape).to(batch.input_ids.device, logits.dtype)
     rows = torch.zeros(len(batch), view.n_layers, tokens.shape[1]).to(tokens)
     real = on_host.attention_mask.bool()
@@ -67,7 +66,7 @@ def _looks(view: ModelView, samples: Sequence[Batch]) -> list[list[Tensor]]:
     looks: list[Tensor] = []
     with weights_read(view, lambda layer, weights, mask: looks.append(weights[0].any(0))):
         for sample in samples:
-            view.hidden(sample.to(view.device))
+            view.logits(sample)
     every = to_host(looks)
     return [every[first : first + view.n_layers] for first in range(0, len(every), view.n_layers)]
 
@@ -88,7 +87,7 @@ def _maps(view: ModelView, sample: Batch, looks: Sequence[Tensor], token_budget:
             undo.enter_context(block.output.register_forward_pre_hook(layer.project))
             undo.enter_context(block.module.register_forward_hook(layer.run_again, with_kwargs=True))
             undo.enter_context(block.module.register_forward_hook(lambda *_, done=number: tell(done, len(layers))))
-        view.hidden(sample.to(view.device))
+        view.logits(sample)
     return [layer.map for layer in layers]
 
 

@@ -18,38 +18,25 @@ from closelook.lrp_core.views.view import ModelView
 
 @dataclass
 class Peaks:
-    """The largest activation of every neuron in each row of the last forward, and its position.
-
-    It is minus infinity for neurons of experts that no token was sent to, and after the last neuron of a layer that
-    has fewer than others.
-    """
+    """The largest activation of every neuron in each row of the last forward."""
 
     view: ModelView
-    #: By layer and the number of a part's first neuron: value and position, each [B, F] over the part's neurons.
-    parts: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
-
-    def of(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Value and position, each [B, F], of the neurons of one layer."""
-        parts = [self.parts[layer, part.first] for part in self.view.blocks[layer].feed_forwards]
-        values, positions = (torch.cat([pair[i] for pair in parts], 1) for i in range(2))
-        return values, positions
+    #: By layer and the number of a part's first neuron: [B, F] over the part's neurons.
+    parts: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
     @property
     def values(self) -> Tensor:
-        """The largest activations [B, L, F] of all layers, on the CPU, in float32 at least."""
-        return self._stacked(0, -torch.inf)
+        """The largest activations [B, L, F], on the CPU, in float32 at least.
 
-    @property
-    def positions(self) -> Tensor:
-        """The positions [B, L, F] of the largest activations, on the CPU, int64; of equal activations the first."""
-        return self._stacked(1, 0)
-
-    def _stacked(self, which: int, fill: float) -> Tensor:
-        """Values (`which` 0) or positions (1) of all layers [B, L, F], with `fill` after a layer's last neuron."""
-        layers = to_host([self.of(layer)[which] for layer in range(self.view.n_layers)])
-        widest = self.view.n_neurons
-        padded = [torch.nn.functional.pad(values, (0, widest - values.shape[1]), value=fill) for values in layers]
-        return torch.stack(padded, 1)
+        They are minus infinity for neurons of experts that no token was sent to, and after the last neuron of a layer
+        that has fewer than others.
+        """
+        layers = []
+        for layer, block in enumerate(self.view.blocks):
+            of_layer = torch.cat([self.parts[layer, part.first] for part in block.feed_forwards], 1)
+            missing = self.view.n_neurons - of_layer.shape[1]
+            layers.append(torch.nn.functional.pad(of_layer, (0, missing), value=-torch.inf))
+        return torch.stack(to_host(layers), 1)
 
 
 @contextmanager
@@ -69,10 +56,4 @@ def _look(x: Tensor, passing: Passing, *, layer: int, mask: Tensor, peaks: Peaks
     """Visitor of `at_neurons`: notes the largest activations of a part in `peaks`."""
     x = passing.spread(x.detach(), mask.shape)  # [B, T, F]
     is_token = passing.there(mask).to(x.device)
-    peaks.parts[layer, passing.part.first] = _largest(wide(x).masked_fill(~is_token[..., None], -torch.inf))
-
-
-def _largest(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest of x [B, T, F] over positions and its position, each [B, F]."""
-    value, position = x.max(1)
-    return value, position
+    peaks.parts[layer, passing.part.first] = wide(x).masked_fill(~is_token[..., None], -torch.inf).amax(1)

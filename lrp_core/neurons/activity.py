@@ -84,7 +84,7 @@ class Activity:
                 undo.enter_context(
                     at_neurons(block, partial(self._look, layer=layer, counted=counted, numbers=text_numbers))
                 )
-            view.hidden(batch)
+            view.logits(batch)
         self._tokens.append(counted.sum())
 
     def _look(self, x: Tensor, passing: Passing, *, layer: int, counted: Tensor, numbers: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,12 +16,14 @@ from closelook.lrp_core.families.images import ImageFamily
 from closelook.lrp_core.opening.adapters import beside_base
 from closelook.lrp_core.opening.altered import note_altered
 from closelook.lrp_core.opening.checkpoint import check_model
-from closelook.lrp_core.opening.rebuilt import separated, unrolled
-from closelook.lrp_core.records.types import UnsupportedModel, UserError
+from closelook.lrp_core.opening.rebuilt import unrolled
+from closelook.lrp_core.records.types import Batch, UnsupportedModel, UserError
 from closelook.lrp_core.views.encoder_decoder import EncoderDecoderView
-from closelook.lrp_core.views.generic import GenericView
 from closelook.lrp_core.views.images import ImageView
 from closelook.lrp_core.views.view import ModelView
+
+_PROBE = 6  # tokens of the text on which a generic model is tried
+_ROUNDING = {torch.bfloat16: 0.1, torch.float16: 0.02, torch.float32: 1e-4, torch.float64: 1e-4}
 
 
 def view_of(model: nn.Module, family: str | None = None) -> ModelView:
@@ -28,9 +31,8 @@ def view_of(model: nn.Module, family: str | None = None) -> ModelView:
 
     To undo these changes afterwards, call it inside :func:`lrp_core.views.guard.left_as_it_was`. `family` "generic"
     runs the model as a whole, whether a family describes it or not. Raises UnsupportedModel for a quantised model, an
-    unknown type, a head that predicts neither tokens nor labels, parts that were replaced, removed or altered (see
-    :func:`note_altered`), and norms without weights; raises UserError for weights that were made in inference mode or
-    are on the meta device.
+    unknown type, a head that predicts neither tokens nor labels, parts that were removed, and norms without weights;
+    raises UserError for weights that were made in inference mode or are on the meta device.
     """
     model = beside_base(model)
     if not isinstance(model, PreTrainedModel):
@@ -47,7 +49,9 @@ def view_of(model: nn.Module, family: str | None = None) -> ModelView:
     if isinstance(described, GenericFamily):
         if model.dtype == torch.float64 and model.config._experts_implementation not in (None, "eager"):
             model.set_experts_implementation("eager")  # the only one that computes in float64
-        return GenericView(model.eval().requires_grad_(False), described).check()
+        generic = ModelView(model.eval().requires_grad_(False), described)
+        _check_outputs(generic)
+        return generic
     if described.unembedding is None and model.get_output_embeddings() is None:
         raise UnsupportedModel(without_head(type(model).__name__, described))
     if described.experts is not None and not _calls_parts(model):
@@ -57,8 +61,7 @@ def view_of(model: nn.Module, family: str | None = None) -> ModelView:
         kind = ImageView
     if described.decoder is not None:
         kind = EncoderDecoderView
-    model = separated(unrolled(model.eval().requires_grad_(False), described), described)
-    view = kind(model, described)
+    view = kind(unrolled(model.eval().requires_grad_(False), described), described)
     _check_layout(view)
     bare = [norm.module for norm in view.norms() if norm.module.weight is None]
     if bare:
@@ -66,6 +69,26 @@ def view_of(model: nn.Module, family: str | None = None) -> ModelView:
         raise UnsupportedModel(f"{type(model).__name__}: the norm {path} has no weights, which no rule covers")
     note_altered(view)
     return view
+
+
+@torch.no_grad()
+def _check_outputs(view: ModelView) -> None:
+    """Raise UnsupportedModel for a generic model with too few outputs, or a causal one that looks ahead."""
+    name = type(view.model).__name__
+    text = Batch.collate([{"input_ids": [*range(min(_PROBE, view.vocab))], "position": 0, "target_id": 0}], view.pad_id)
+    if view.kind.decoder:
+        text = replace(text, decoder_input_ids=text.input_ids, decoder_attention_mask=text.attention_mask)
+    first = view.all_logits(text)
+    if first.shape[-1] < view.n_targets:
+        raise UnsupportedModel(
+            f"{name} has {first.shape[-1]} outputs for {view.n_targets} tokens or labels: give one for each"
+        )
+    if view.kind.causal and not view.kind.labels:
+        again = view.all_logits(replace(text, input_ids=text.input_ids[:, :1].expand_as(text.input_ids)))
+        if (first - again).abs().max() > _ROUNDING[view.dtype] * first.abs().max():
+            raise UnsupportedModel(
+                f"{name} lets later tokens change earlier predictions, as no causal model does: no method explains it"
+            )
 
 
 def _check_layout(view: ModelView) -> None:

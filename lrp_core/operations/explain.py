@@ -54,13 +54,14 @@ def run(
     composites: Sequence[Composite],
     dtype: torch.dtype | None = None,
     stacks: Sequence[str] = (),
+    instead: Mapping[str, Tensor] | None = None,
 ) -> Forward:
     """Run `model(**inputs)` under the rules of `composites`; `readout` takes the explained numbers from its output.
 
     `inputs` hold token ids [B, T] as `input_ids` and, for the decoder of an encoder-decoder, `decoder_input_ids`; or
     images as `pixel_values`. `dtype` is the model's precision. The blocks of the lists at the paths `stacks` run again
-    in the backward pass, to save memory. Raises UnsupportedModel, with the name of a module, for an operation without a
-    rule.
+    in the backward pass, to save memory. `instead` [B, T, D] takes the place of the embeddings of words, by the name of
+    the input with their ids. Raises UnsupportedModel, with the name of a module, for an operation without a rule.
     """
     inputs = dict(inputs)
     for name, value in inputs.items():
@@ -70,7 +71,7 @@ def run(
     if pixels is not None:
         pixels = inputs[PIXELS] = pixels.detach().requires_grad_()
     _require_visible(model)
-    roots = Roots({name: inputs[name] for name in ID_INPUTS if inputs.get(name) is not None}, pixels)
+    roots = Roots({name: inputs[name] for name in ID_INPUTS if inputs.get(name) is not None}, pixels, instead)
     plan = Plan(tuple(composites))
     mode = Operations(plan, roots, model)
     if dtype is None:

@@ -30,9 +30,14 @@ class Root:
 class Roots:
     """The roots of a forward pass."""
 
-    def __init__(self, ids: Mapping[str, Tensor], pixels: Tensor | None = None) -> None:
-        """`ids` are the batch's tokens [B, T] by the name of their stream; `pixels` [B, C, H, W] are a root, too."""
-        self.ids, self.pixels = dict(ids), pixels
+    def __init__(
+        self, ids: Mapping[str, Tensor], pixels: Tensor | None = None, instead: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """`ids` are the batch's tokens [B, T] by the name of their stream; `pixels` [B, C, H, W] are a root, too.
+
+        `instead` [B, T, D] takes the place of the embeddings of a stream's words.
+        """
+        self.ids, self.pixels, self._instead = dict(ids), pixels, instead or {}
         self.found: list[Root] = []
         self._apart: set[str | None] = set()  # streams whose embeddings are transposed, or stand beside others
         # By stream: the column of its first token, if a model puts others before or after.
@@ -53,7 +58,7 @@ class Roots:
         if place is None or not table.is_floating_point():
             return rows
         stream, is_transposed, first = place
-        if self._may_be_positions(indices, stream):
+        if self.may_be_positions(indices, stream):
             return rows
         ids = self.ids[stream]
         if is_transposed or indices.numel() > ids.numel():
@@ -82,10 +87,11 @@ class Roots:
         """The name of the stream whose ids the `indices` are; None if they are no stream's."""
         if indices.is_floating_point() or indices.dtype == torch.bool:
             return None
-        names = [name for name, ids in self.ids.items() if ids.numel() == indices.numel()]
-        names = [name for name in names if torch.equal(self.ids[name].flatten(), indices.flatten())]
-        same = [name for name in names if self.ids[name].data_ptr() == indices.data_ptr()]
-        return next(iter([*same, *names]), None)
+        alike = {name: ids for name, ids in self.ids.items() if ids.numel() == indices.numel()}
+        for name, ids in alike.items():
+            if _is_same(ids, indices):
+                return name
+        return next((name for name, ids in alike.items() if torch.equal(ids.flatten(), indices.flatten())), None)
 
     def place(self, indices: Tensor) -> tuple[str, bool, int] | None:
         """The stream whose ids some indices are, whether they are transposed, and the column of the first; or None."""
@@ -106,14 +112,16 @@ class Roots:
                         return name, False, first
         return None
 
-    def _may_be_positions(self, indices: Tensor, stream: str) -> bool:
+    def may_be_positions(self, indices: Tensor, stream: str) -> bool:
         """True for indices that equal ids of the batch, but may be positions: from 0, 1 or 2 on, each one higher."""
-        if self.ids[stream].data_ptr() == indices.data_ptr():
+        if _is_same(self.ids[stream], indices):
             return False
         return bool(indices.min() <= 2 and (indices.diff(dim=-1) <= 1).all())
 
     def _root(self, value: Tensor, stream: str, words: bool) -> Tensor:
         """Make `value` a root; returns a copy that the model may change in place."""
+        if words and stream in self._instead:
+            value = self._instead[stream].to(value)
         leaf = value.detach().requires_grad_()
         self._leaves[id(leaf)] = leaf
         self.found.append(Root(stream, leaf, words))
@@ -175,3 +183,10 @@ class Roots:
         """Take embeddings of patches [B, T, D] as the words' root, unless they have one."""
         if mark_of(tokens).embedding == PATCHES and not self.found:
             self.found.append(Root(PATCHES, tokens, words=True))
+
+
+def _is_same(ids: Tensor, indices: Tensor) -> bool:
+    """True if `indices` share the memory of `ids`, which a device need not be waited for to know."""
+    if not (ids.is_contiguous() and indices.is_contiguous()):
+        return False
+    return ids.dtype == indices.dtype and ids.data_ptr() == indices.data_ptr()

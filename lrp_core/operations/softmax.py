@@ -63,7 +63,8 @@ def softmax(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
         chosen = plan.composite.softmax.backward
         if chosen is None:
             return ((s * (ds - (ds * s).sum(-1, keepdim=True))).movedim(-1, axis),)
-        hidden = (s == 0) & (x < _HIDDEN)
+        sees_nothing = x.amax(-1, keepdim=True) < _HIDDEN
+        hidden = (x < _HIDDEN) & ((s == 0) | sees_nothing)
         return (chosen(ds, x.masked_fill(hidden, 0), s, hidden).movedim(-1, axis),)
 
     return marked(ruled(weights, gradient, (x.detach(), weights), x), Mark(weights=x.grad_fn))

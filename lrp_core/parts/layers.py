@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
 from accelerate.utils import align_module_device
 from torch import Tensor, nn
 
@@ -18,18 +17,18 @@ from closelook.lrp_core.records.types import UnsupportedMethod
 
 #: For modules with an adapter that is not merged: returns the tensor to add to the module's weight, in its layout.
 ADDED_WEIGHTS: WeakKeyDictionary[nn.Module, Callable[[], Tensor]] = WeakKeyDictionary()
-#: Modules that compute something else than their class and weights say, with their paths in the model.
+#: Modules that may compute something else than their class and weights say, with their paths in the model.
 ALTERED: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 
 def check_unaltered(modules: Iterable[nn.Module]) -> None:
-    """Raise UnsupportedMethod if one of `modules` is in ALTERED; for methods that use weights in place of modules."""
+    """Raise UnsupportedMethod if one of `modules` is in ALTERED; for methods that read weights or look inside them."""
     for module in modules:
         if module in ALTERED:
             raise UnsupportedMethod(
-                f"{ALTERED[module]} computes something else than its weights say (a hook, a replaced forward or "
-                "another class), which this method, or `layers`, would read: undo the change, or take attnlrp without "
-                "`layers`"
+                f"{ALTERED[module]} may compute something else than its class and weights say (a hook, a replaced "
+                "forward or another class), which this method would read: undo the change, or take relevance of tokens "
+                "by attnlrp"
             )
 
 
@@ -47,9 +46,6 @@ def weights_of(module: nn.Module) -> Iterator[Any]:
             yield SimpleNamespace(weight=whole.weight.detach() + added, bias=whole.bias)
         else:
             yield module
-
-
-CONVOLUTION = "convolution"
 
 
 @dataclass(frozen=True)
@@ -93,29 +89,3 @@ class NormView:
             weight = module.weight.detach()
             bias = module.bias.detach() if self.kind == "layer" and module.bias is not None else None
             return (weight + self.offset if self.offset else weight), bias
-
-
-class Readout(nn.Module):
-    """The product of hidden states and rows of the unembedding, as a module, so that rules can put hooks on it."""
-
-    def forward(self, state: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Logits [B, C] from states [B, D] and `weight` [C, D]; or [B, C, ...] from [B, ..., D] and weights [B, C, D].
-
-        `bias` is [C] or [B, C].
-        """
-        if weight.dim() == 2:
-            logits = state @ weight.T
-            return logits if bias is None else logits + bias
-        logits = torch.einsum("b...d,bcd->bc...", state, weight)
-        return logits if bias is None else logits + bias.view(*bias.shape, *(1,) * (logits.dim() - 2))
-
-
-class SoftCap(nn.Module):
-    """The soft cap of Gemma 2: cap * tanh(z / cap), about z for small z and never beyond the cap."""
-
-    def __init__(self, cap: float) -> None:
-        super().__init__()
-        self.cap = cap
-
-    def forward(self, z: Tensor) -> Tensor:
-        return torch.tanh(z / self.cap) * self.cap

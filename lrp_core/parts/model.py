@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import signature
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from transformers.activations import ACT2FN
 
 from closelook.lrp_core.families import Family
 from closelook.lrp_core.parts.block import AttentionView, BlockView
-from closelook.lrp_core.parts.layers import LinearLayer, NormView, Readout, SoftCap
+from closelook.lrp_core.parts.layers import LinearLayer, NormView
 from closelook.lrp_core.parts.neuron_names import NeuronNames
 from closelook.lrp_core.records.kinds import Kind
 
@@ -76,7 +77,7 @@ class ModelParts:
 
     @property
     def vocab(self) -> int:
-        return self.config.vocab_size
+        return len(self.token_embedding.weight) if self.family.is_generic else self.config.vocab_size
 
     @property
     def n_targets(self) -> int:
@@ -96,19 +97,20 @@ class ModelParts:
     @property
     def n_segments(self) -> int:
         """The number of segments (token types) that the model knows; 0 if it has none."""
-        return 0 if self.family.segment_embedding is None else self.config.type_vocab_size
+        takes = "token_type_ids" in signature(self.model.forward).parameters
+        return getattr(self.config, "type_vocab_size", 0) if takes else 0
 
     @property
     def device(self) -> torch.device:
         """The device of the token embeddings, on which inputs must be."""
-        embedding = self._embedding_weights
+        embedding = self.token_embedding
         if has_offloaded_params(embedding):
             return torch.device(embedding._hf_hook.execution_device)
         return embedding.weight.device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self._embedding_weights.weight.dtype
+        return self.token_embedding.weight.dtype
 
     @property
     def pad_id(self) -> int:
@@ -120,12 +122,7 @@ class ModelParts:
     @cached_property
     def token_embedding(self) -> Any:
         """The module that turns token ids [B, T] into embeddings [B, T, D]."""
-        return self._at(self.family.token_embedding)
-
-    @property
-    def _embedding_weights(self) -> Any:
-        """The module that holds the weights of `token_embedding`."""
-        return self.token_embedding
+        return self.model.get_input_embeddings()
 
     @cached_property
     def unembedding(self) -> Any:
@@ -134,13 +131,8 @@ class ModelParts:
         return self.model.get_output_embeddings() if path is None else self._at(path)
 
     @cached_property
-    def readout(self) -> Readout:
-        """The module that multiplies hidden states by rows of the unembedding."""
-        return Readout()
-
-    @cached_property
     def blocks(self) -> list[BlockView]:
-        return self._blocks_of(self.family)
+        return [] if self.family.is_generic else self._blocks_of(self.family)
 
     @cached_property
     def attentions(self) -> Sequence[AttentionView]:
@@ -178,19 +170,6 @@ class ModelParts:
     def head_activation(self) -> nn.Module | None:
         """The activation of the head transform as a new module, since some families call a function; or None."""
         return ACT2FN[self.head_activation_name] if self.family.head_dense else None
-
-    @cached_property
-    def logit_cap(self) -> SoftCap | None:
-        """The soft cap of the logits as a module, so that it can have a rule; None if the model has none."""
-        field = self.family.logit_cap_field
-        cap = None if field is None else getattr(self.config, field)
-        return None if cap is None else SoftCap(cap)
-
-    @property
-    def caps_scores(self) -> bool:
-        """True if a soft cap is applied to attention scores before the softmax."""
-        field = self.family.score_cap_field
-        return field is not None and getattr(self.config, field) is not None
 
     @property
     def head_activation_name(self) -> str:

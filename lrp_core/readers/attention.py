@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PretrainedConfig
 
+from closelook.lrp_core.parts.layers import check_unaltered
 from closelook.lrp_core.readers.own_kernels import STAND_INS, Attended, Kernel
 from closelook.lrp_core.records.capabilities import ATTENTION
 from closelook.lrp_core.records.types import UserError
@@ -93,7 +94,8 @@ def around_attention(view: ModelView, around: Mapping[nn.Module, Around], stock:
 
     The function is called as `function(kernel, module, query, key, value, mask, **options)`. `stock` is the
     implementation whose kernel it gets (default: the model's). Modules read the implementation from copies of their
-    configs, since other models may share the originals. Raises UserError for an implementation that is not supported.
+    configs, since other models may share the originals. Raises UserError for an implementation that is not supported,
+    and UnsupportedMethod for an attention module that was altered.
     Nothing happens for a family without the capability ATTENTION. An empty `around` changes no attention: a method then
     runs the same kernels, after the same check, as methods that change it.
     """
@@ -105,6 +107,7 @@ def around_attention(view: ModelView, around: Mapping[nn.Module, Around], stock:
     if stock not in _STOCK:
         known = " or ".join(_STOCK)
         raise UserError(f"attention implementation {stock!r} is not supported; load the model with {known}")
+    check_unaltered(around)
     outer = {module: _around.get(module) for module in around}
     readers = _readers(view.model)
     copies = {id(read): copy.copy(read) for read in readers.values()}

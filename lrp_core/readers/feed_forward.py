@@ -22,6 +22,7 @@ from transformers.integrations.moe import ExpertsInterface
 
 from closelook.lrp_core.device.expert_rows import ExpertRows
 from closelook.lrp_core.parts.block import BlockView, FeedForward
+from closelook.lrp_core.parts.layers import check_unaltered
 
 
 @dataclass(frozen=True)
@@ -148,8 +149,10 @@ ExpertsInterface.register(_OPEN, _open_experts)
 def at_neurons(block: BlockView, visit: Visit) -> Iterator[None]:
     """Inside, every forward calls `visit(x, passing)` once for each part of the block that has neurons.
 
-    x is the input of its down projection, `passing` the layout of x; a tensor that `visit` returns replaces x.
+    x is the input of its down projection, `passing` the layout of x; a tensor that `visit` returns replaces x. Raises
+    UnsupportedMethod for a block that was altered.
     """
+    check_unaltered(block.module.modules())
     with ExitStack() as undo:
         for part in block.feed_forwards:
             if part.expert is None:

@@ -44,17 +44,6 @@ def _windowed(
     return context.transpose(1, 2), weights
 
 
-def _attended(
-    original: Kernel, around: Kernel, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
-) -> Attended:
-    """Stand-in for the `attend` of `lrp_core.opening.rebuilt.SeparateAttention`."""
-
-    def kernel(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **_: Any) -> Attended:
-        return original(module, query, key, value, mask)
-
-    return around(kernel, module, query, key, value, mask, scaling=query.shape[-1] ** -0.5)
-
-
 def _whole_forward(
     original: Kernel, around: Kernel, module: Any, hidden: Tensor, attention_mask: Tensor | None = None, **_: Any
 ) -> Attended:
@@ -79,4 +68,4 @@ def _softmax_kernel(module: Any, query: Tensor, key: Tensor, value: Tensor, mask
 
 
 #: Stand-ins by the name of the method that they replace.
-STAND_INS: dict[str, Callable[..., Attended]] = {"_attn": _windowed, "attend": _attended, "forward": _whole_forward}
+STAND_INS: dict[str, Callable[..., Attended]] = {"_attn": _windowed, "forward": _whole_forward}

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from closelook.lrp_core.device.transfer import to_host
-from closelook.lrp_core.readers.readout import TOKENS, label_logits, over_vocabulary
 from closelook.lrp_core.records.types import Batch
 from closelook.lrp_core.views.guard import ROUNDING, undisturbed
 from closelook.lrp_core.views.view import ModelView
 
 Row = Mapping[str, Any]  # of the view schema
+_TOKENS = 8192  # of a batch, at most
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _of_parts(
 def _alike(rows: Sequence[Row]) -> Iterator[list[int]]:
     """Yield lists of row indices that can share a batch: with the same optional fields, and of similar length.
 
-    With padding a batch has at most TOKENS tokens.
+    With padding a batch has at most _TOKENS tokens.
     """
     optional = ("token_type_ids", "decoder_input_ids", "pixel_values")
 
@@ -121,7 +121,7 @@ def _alike(rows: Sequence[Row]) -> Iterator[list[int]]:
 
     part: list[int] = []
     for at in sorted(range(len(rows)), key=lambda at: (fields(at), length(at))):
-        if part and (fields(at) != fields(part[0]) or (len(part) + 1) * length(at) > TOKENS):
+        if part and (fields(at) != fields(part[0]) or (len(part) + 1) * length(at) > _TOKENS):
             yield part
             part = []
         part.append(at)
@@ -137,30 +137,22 @@ def _ranked(view: ModelView, rows: Sequence[Row], best: int) -> tuple[Tensor, Te
     change the order [B]. In a batch of one row, of equal logits the one with the lower id comes first.
     """
     batch = Batch.collate([{**row, "target_id": max(0, row["target_id"])} for row in rows], pad_id=0).to(view.device)
-    largest: list[tuple[Tensor, Tensor]] = []
-    sums = []
     with undisturbed(view):
-        state = view.prediction(view.hidden(batch), batch)
-        for start, logits in view.all_logits(state, TOKENS):
-            values, ids = logits.topk(min(best + 1, logits.shape[1]))
-            largest.append((values, ids + start))
-            sums.append(logits.logsumexp(-1))
-        target = view.unembed(state, batch)[:, 0]
-        values, ids = (torch.cat(parts, -1) for parts in zip(*largest, strict=True))
-        values, order = values.topk(min(best + 1, values.shape[1]))
-        ids = ids.gather(1, order)[:, :best] if len(rows) > 1 else _first_of_equal(view, state, best)
-    total = torch.stack(sums).logsumexp(0)
+        logits = view.all_logits(batch)[:, -1]
+        values, ids = logits.topk(min(best + 1, logits.shape[1]))
+        if len(rows) == 1:
+            ids = _first_of_equal(logits, best)
+    total = logits.logsumexp(-1)
+    target = logits.gather(1, batch.target_ids[:, None].to(logits.device))[:, 0]
     # [B] how far rounding may move a logit
     rounding = ROUNDING[str(view.dtype).removeprefix("torch.")] * values.abs().amax(-1).clamp(min=1)
     sure = (values[:, :-1] - values[:, 1:] > 2 * rounding[:, None]).all(-1)
-    return ids, values[:, :best] - total[:, None], target.to(total.device) - total, sure
+    return ids[:, :best], values[:, :best] - total[:, None], target - total, sure
 
 
-def _first_of_equal(view: ModelView, state: Tensor, best: int) -> Tensor:
-    """The `best` labels or tokens [B, best] for `state` [B, D], the unembedding's input; of equals the lower id."""
-    if best == 1:
-        return over_vocabulary(view, state)[1][:, None]
-    return label_logits(view, state).sort(dim=-1, descending=True, stable=True).indices[:, :best]
+def _first_of_equal(logits: Tensor, best: int) -> Tensor:
+    """The `best` labels or tokens [B, best] of `logits` [B, V], the largest first; of equals the lower id."""
+    return logits.sort(dim=-1, descending=True, stable=True).indices[:, :best]
 
 
 def against_strongest(view: ModelView, row: Row) -> Row:
@@ -173,8 +165,26 @@ def against_strongest(view: ModelView, row: Row) -> Row:
 def predicted(view: ModelView, batch: Batch, best: int = 1) -> Tensor:
     """The ids of the tokens or labels with the largest logits at the readout position, [B, best], the largest first.
 
-    `best` above 1 is for labels. The targets of `batch` are not used. Of equal logits the lower id comes first.
+    The targets of `batch` are not used. Of equal logits the lower id comes first.
     """
-    batch = batch.to(view.device)
     with undisturbed(view):
-        return _first_of_equal(view, view.prediction(view.hidden(batch), batch), best)
+        return _first_of_equal(view.all_logits(batch)[:, -1], best)
+
+
+def rows_for(view: ModelView, rows: Sequence[Row]) -> list[Row]:
+    """View `rows` as the model takes them.
+
+    Token types are dropped if the model has no segments to tell apart. For an encoder-decoder the tokens that the
+    decoder begins with are put before `decoder_input_ids`; raises UserError if the model names no start token.
+    """
+    if view.kind.decoder:
+        rows = [_started(row, view.start_ids) for row in rows]
+    if view.n_segments > 1:
+        return list(rows)
+    return [{**row, "token_type_ids": None} for row in rows]
+
+
+def _started(row: Row, start: Sequence[int]) -> dict[str, Any]:
+    """The row of an encoder-decoder with the tokens `start` before the decoder's; its position counts one of them."""
+    ids = [*start, *(row.get("decoder_input_ids") or ())]
+    return {**row, "decoder_input_ids": ids, "position": row["position"] + len(start) - 1}

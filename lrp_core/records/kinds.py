@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 #: Ways to remove a token: zero its embedding, put the mask token in its place, delete it, or put a random token in its
@@ -23,7 +22,6 @@ class Kind:
     causal: bool  # a token attends only to itself and to earlier tokens
     slot: bool  # the prediction is read at a mask token inside the text, else after the text
     perturbations: tuple[str, ...]  # ways to remove a token
-    forward_options: Mapping[str, Any] = field(default_factory=dict, hash=False)  # of every call of the backbone
     labels: bool = False  # it predicts a label, or a score if it has a single label; else it predicts a token
     reads: Literal["anywhere", "first", "last"] = "anywhere"  # the token of a sample that the head reads
     images: bool = False  # its input is pixels; its tokens are the class token, then one for each patch
@@ -37,7 +35,6 @@ _LABELS: dict[str, Any] = {
     "slot": False,
     "labels": True,
 }
-_WITHOUT_CACHE = {"use_cache": False}
 CLASSIFIER = Kind(
     "classifier",
     "classifier or regressor on an encoder",
@@ -51,7 +48,6 @@ CAUSAL_CLASSIFIER = Kind(
     "classifier or regressor on a causal model",
     causal=True,
     perturbations=(ZERO, DELETE, RESAMPLE),
-    forward_options=_WITHOUT_CACHE,
     reads="last",
     **_LABELS,
 )
@@ -73,7 +69,6 @@ CAUSAL = Kind(
     causal=True,
     slot=False,
     perturbations=(ZERO, DELETE, RESAMPLE),
-    forward_options=_WITHOUT_CACHE,
     with_labels=CAUSAL_CLASSIFIER,
 )
 IMAGE_CLASSIFIER = Kind(
@@ -96,7 +91,6 @@ ENCODER_DECODER = Kind(
     causal=False,
     slot=False,
     perturbations=(ZERO, DELETE, RESAMPLE),
-    forward_options=_WITHOUT_CACHE,
     decoder=True,
 )
 KINDS = {kind.name: kind for kind in (MASKED, CAUSAL, CLASSIFIER, CAUSAL_CLASSIFIER, ENCODER_DECODER, IMAGE_CLASSIFIER)}

@@ -97,6 +97,9 @@ class Batch:
     span_positions: Tensor | None = None  # [B, N] int64, like `position`
     span_ids: Tensor | None = None  # [B, N] int64
     span_weights: Tensor | None = None  # [B, N] float64
+    # By what the embeddings of tokens are multiplied, positions and segments left out: 0 removes a token; None: by 1.
+    factors: Tensor | None = None  # [B, T] float32
+    decoder_factors: Tensor | None = None  # [B, U] float32
 
     @classmethod
     def collate(cls, rows: Sequence[Mapping[str, Any]], pad_id: int, side: str = "right") -> Batch:
@@ -199,12 +202,12 @@ class Batch:
         stay.
         """
         types = None if self.token_type_ids is None else pick(self.token_type_ids)
+        factors = None if self.factors is None else pick(self.factors)
         ids, mask = pick(self.input_ids), pick(self.attention_mask)
         spans = None if self.span_positions is None else moved(self.span_positions)
         at = moved(self.position[:, None])[:, 0]
-        return replace(
-            self, input_ids=ids, attention_mask=mask, position=at, token_type_ids=types, span_positions=spans
-        )
+        moved_too: dict[str, Any] = {"token_type_ids": types, "span_positions": spans, "factors": factors}
+        return replace(self, input_ids=ids, attention_mask=mask, position=at, **moved_too)
 
     @property
     def tensors(self) -> dict[str, Tensor]:

@@ -29,6 +29,12 @@ def tiled(batch: Batch, times: int) -> Batch:
     return rows_of(batch, torch.arange(len(batch), device=batch.input_ids.device).repeat(times))
 
 
+def scaled(batch: Batch, factors: Tensor) -> Batch:
+    """The batch with embeddings of tokens multiplied by `factors`, laid out like `Batch.every_id`."""
+    of_text, of_decoder = factors.tensor_split([batch.input_ids.shape[1]], 1)
+    return replace(batch, factors=of_text, decoder_factors=of_decoder if of_decoder.shape[1] else None)
+
+
 def unpadded(batch: Batch, i: int) -> Batch:
     """Sample `i` of a batch as a batch of its own, without padding and other masked tokens.
 

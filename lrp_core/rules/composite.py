@@ -30,8 +30,8 @@ SOFTMAX, NORM, ACTIVATION = "softmax", "norm", "activation"
 LOGITS_BIAS, CONTRIBUTION = "logits_bias", "contribution"
 _OF_LINEAR = (EPSILON, GAMMA, ZPLUS, ALPHA_BETA)
 #: The rules of each group, its default first. `linear` is every linear layer outside of attention, the head included.
-#: `logits_bias` is the bias of the logits (in BART `final_logits_bias`). Under rules of `linear` it counts as one more
-#: contribution, whose share of relevance it keeps, or (`constant`) it is left out of the sum that they share.
+#: `logits_bias` is the bias of the unembedding. Under rules of `linear` it counts as one more contribution, whose share
+#: of relevance it keeps, or (`constant`) it is left out of the sum that they share.
 RULES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(LINEAR_GROUPS, _OF_LINEAR),
     SOFTMAX: (EPSILON, ZPLUS, CONSTANT, IDENTITY, DISTRIBUTED_BIAS),

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from itertools import cycle, islice
 from multiprocessing.connection import Connection
 from time import perf_counter
-from typing import Any, Self
+from typing import Any
 
 import torch
 import transformers
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from closelook.lrp_core.device.precision import unrounded
+from closelook.lrp_core.operations.embeddings import ScaledEmbeddings
 from closelook.lrp_core.operations.explain import Explanation, explain_operations
 from closelook.lrp_core.operations.marks import INSERTED
-from closelook.lrp_core.operations.roots import Roots
 from closelook.lrp_core.records.types import UnsupportedModel
 from closelook.lrp_core.rules import ATTNLRP, LRP, PLAIN
 from closelook.lrp_core.verification.recipes import NEEDS, OVERRIDES, SIZES
+from closelook.lrp_core.verification.stock import without_biases
 
 #: By the kind of head: the name of transformers' auto mapping.
 HEADS = {
@@ -125,13 +124,6 @@ def tiny_model(architecture: Architecture) -> PreTrainedModel:
     return model
 
 
-def without_biases(model: nn.Module) -> None:
-    """Set all biases of a model to zero."""
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if name.endswith("bias") and tensor.is_floating_point():
-            tensor.zero_()
-
-
 class Samples:
     """Samples for a model of an architecture, and the number that is explained of each."""
 
@@ -193,63 +185,13 @@ class Samples:
             factors[2 * at, ..., at] += step
             factors[2 * at + 1, ..., at] -= step
 
-        with torch.no_grad(), _Scaled(self.model, ids, factors):
+        with torch.no_grad(), ScaledEmbeddings(self.model, {"input_ids": ids}, {"input_ids": factors}):
             numbers = self.numbers(self.model(**inputs), [row] * len(ids))
         return (numbers[::2] - numbers[1::2]) / (2 * step)
 
 
-class _Scaled(TorchFunctionMode):
-    """Inside, embeddings of the tokens `ids` are multiplied by `factors` of the same shape.
-
-    Of modules that compute more than a look-up these are what they put out.
-    """
-
-    def __init__(self, model: nn.Module, ids: Tensor, factors: Tensor) -> None:
-        super().__init__()
-        embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-        self.modules = [module for module in embeddings if type(module).forward is not nn.Embedding.forward]
-        self.factors, self.ids = factors, Roots({"input_ids": ids})
-        self.inside: Tensor | None = None  # the indices that the module that runs has looked up
-        self.undo = ExitStack()
-
-    def __enter__(self) -> Self:
-        for module in self.modules:
-            self.undo.enter_context(module.register_forward_hook(self._scale_output))
-        super().__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.undo.close()
-        super().__exit__(*error)
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func is not nn.functional.embedding:
-            return result
-        if any(module.weight is args[1] for module in self.modules):
-            self.inside = args[0]
-            return result
-        return self._scale(args[0], result)
-
-    def _scale_output(self, module: nn.Module, args: Any, rows: Tensor) -> Tensor:
-        """What an embedding module puts out, scaled if it has looked the batch's tokens up."""
-        indices, self.inside = self.inside, None
-        return rows if indices is None else self._scale(indices, rows)
-
-    def _scale(self, indices: Tensor, rows: Tensor) -> Tensor:
-        """Rows of embeddings, scaled where they are those of the batch's tokens."""
-        place = self.ids.place(indices)
-        if place is None:
-            return rows
-        _, is_transposed, first = place
-        factors = torch.ones(indices.shape, dtype=rows.dtype)
-        within = factors.mT if is_transposed else factors.view(*self.factors.shape[:-1], -1)
-        within[..., first : first + self.factors.shape[-1]] = self.factors
-        return rows * factors[..., None]
-
-
 def compare(samples: Samples) -> Iterator[tuple[str, float]]:
-    """Yield (claim, gap between its two numbers). At the end the model has no biases."""
+    """Yield (claim, gap between its two numbers)."""
     model = samples.model
     together, alone = samples.explained([0, 1]), [samples.explained([row]) for row in (0, 1)]
     with torch.no_grad():
@@ -274,8 +216,8 @@ def compare(samples: Samples) -> Iterator[tuple[str, float]]:
     depends = distance(numbers, torch.cat([each.numbers for each in alone])) > TOLERANCES["padding"]
     finite = all(relevance.full.isfinite().all() for relevance in single_streams)
     yield "padding", torch.nan if depends and finite else max(gaps)
-    without_biases(model)
-    of_lrp = samples.explained([0], [LRP])
+    with without_biases(model):
+        of_lrp = samples.explained([0], [LRP])
     total = torch.stack([relevance.full.sum() for relevance in of_lrp.relevance[LRP].values()]).sum()
     yield "sum", distance(total, of_lrp.numbers[0])
 

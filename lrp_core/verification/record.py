@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -39,23 +39,19 @@ class Finding:
     subject: str = ""  # what the numbers belong to, such as a method
     measured: float | None = None  # the distance, relative to the largest number
     bound: float | None = None
-    detail: str = ""  # why the check does not apply, or where and for what input it fails
+    detail: str = ""  # why the check does not apply
 
     @classmethod
-    def of(cls, check: str, gaps: Sequence[Gap], locate: Callable[[int], str] = lambda at: "") -> Finding:
-        """The finding of a check from its gaps, at least one.
-
-        For a failure `locate` is called with the index of the worst gap, and says where and for what input it fails.
-        """
-        told = [at for at, gap in enumerate(gaps) if gap.is_told]
+    def of(cls, check: str, gaps: Sequence[Gap]) -> Finding:
+        """The finding of a check from its gaps, at least one."""
+        told = [gap for gap in gaps if gap.is_told]
         if not told:
             only = max(gaps, key=lambda gap: gap.bound)
             reason = "rounding is as large as the numbers that are compared"
             return cls(check, "nothing to compare", only.subject, only.measured, only.bound, reason)
-        at = max(told, key=lambda at: gaps[at].ratio)
-        worst = gaps[at]
+        worst = max(told, key=lambda gap: gap.ratio)
         if worst.ratio > 1:
-            return cls(check, "fail", worst.subject, worst.measured, worst.bound, locate(at))
+            return cls(check, "fail", worst.subject, worst.measured, worst.bound)
         subject = worst.subject if worst.measured else ""  # no gap at all: every subject is equally good
         return cls(check, "pass", subject, worst.measured, worst.bound)
 
@@ -63,14 +59,6 @@ class Finding:
     def without(cls, check: str, reason: str) -> Finding:
         """The finding of a check that does not apply, for this reason."""
         return cls(check, "not applicable", detail=reason)
-
-
-@dataclass(frozen=True)
-class Cost:
-    """The cost of a method for one sample."""
-
-    peak_bytes: int  # the peak of memory besides the model
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -83,7 +71,6 @@ class Verification:
     dtype: str
     device: str  # "cpu", or the name of a GPU
     findings: tuple[Finding, ...]
-    costs: Mapping[str, Cost] = field(default_factory=dict)  # by method
     versions: Mapping[str, str] = field(default_factory=dict)  # by package
     identity: str = ""  # a hash of the weights
 
@@ -95,10 +82,3 @@ class Verification:
     def to_dict(self) -> dict[str, Any]:
         """The record as a dictionary that JSON can store."""
         return asdict(self)
-
-    @classmethod
-    def from_dict(cls, written: Mapping[str, Any]) -> Verification:
-        """The record from the dictionary of :meth:`to_dict`. Raises TypeError or KeyError for any other dictionary."""
-        findings = tuple(Finding(**finding) for finding in written["findings"])
-        costs = {name: Cost(**cost) for name, cost in written["costs"].items()}
-        return cls(**{**written, "findings": findings, "costs": costs})

@@ -95,10 +95,10 @@ def moved(view: ModelView, unit: float, seed: int) -> Iterator[None]:
     """Inside, each output of a linear layer or embedding is changed up or down by one unit of rounding, by `seed`."""
     generator = torch.Generator().manual_seed(seed)
     with ExitStack() as undo:
-        layers = [module for module in view.model.modules() if isinstance(module, _LAYERS)]
-        for module in (*layers, view.readout):  # the view computes logits by a module of its own
-            hook = partial(_move, unit=unit, generator=generator)
-            undo.enter_context(module.register_forward_hook(hook))
+        hook = partial(_move, unit=unit, generator=generator)
+        for module in view.model.modules():
+            if isinstance(module, _LAYERS):
+                undo.enter_context(module.register_forward_hook(hook))
         yield
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -36,23 +36,10 @@ def random_rows(view: ModelView, lengths: Sequence[int] = LENGTHS, seed: int = 0
         position = length // 2 if view.kind.slot else length - 1
         rows.append({"input_ids": ids, "position": position, "target_id": target, "foil_id": foil})
     if view.kind.decoder:
-        start = view.config.decoder_start_token_id
         for seen, row in enumerate(rows):
-            row |= {"decoder_input_ids": [start, *_tokens(view, seen, generator)], "position": seen}
+            ids = [*view.start_ids, *_tokens(view, seen, generator)]
+            row |= {"decoder_input_ids": ids, "position": len(ids) - 1}
     return rows
-
-
-def beginning(view: ModelView, row: Mapping[str, Any], length: int) -> Row:
-    """A row with the first `length` tokens of a longer row. Its readout position is moved among them.
-
-    In encoder-decoders it stays, since it counts the decoder's tokens.
-    """
-    shorter = {**row, "input_ids": row["input_ids"][:length]}
-    if not view.kind.decoder:
-        is_causal = view.kind.reads == "anywhere" and not view.kind.slot
-        reads_last = is_causal or view.kind.reads == "last"
-        shorter["position"] = length - 1 if reads_last else min(row["position"], length - 1)
-    return shorter
 
 
 def _tokens(view: ModelView, count: int, generator: torch.Generator) -> list[int]:

@@ -1,10 +1,9 @@
-"""The logits of the stock model, called as its users call it, and the first module in which two computations differ."""
+"""The logits of the stock model, called as its users call it, and those that are explained."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from functools import partial
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,12 +11,7 @@ from torch import Tensor, nn
 
 from closelook.lrp_core.device.precision import wide
 from closelook.lrp_core.records.types import Batch
-from closelook.lrp_core.verification.rounding import differ
 from closelook.lrp_core.views.view import ModelView
-
-_PIECE = 4096  # rows of the unembedding that are widened to float32 at a time
-
-Outputs = dict[str, list[Tensor]]  # by the path of a module: its outputs, in the order of its calls
 
 
 def stock_logits(view: ModelView, row: Mapping[str, Any]) -> Tensor:
@@ -36,35 +30,19 @@ def stock_logits(view: ModelView, row: Mapping[str, Any]) -> Tensor:
 def explained_logits(view: ModelView, batch: Batch) -> Tensor:
     """The view's logits [B, V] of all tokens or labels at the readout positions of a batch."""
     with torch.no_grad():
-        batch = batch.to(view.device)
-        state = view.prediction(view.hidden(batch), batch)
-        return torch.cat([part for _, part in view.all_logits(state, _PIECE)], -1)
+        return view.all_logits(batch)[:, -1]
 
 
-def first_difference(ours: Outputs, theirs: Outputs, bound: float) -> str | None:
-    """The path of the first module, in the order of calls, whose output differs between two computations.
-
-    Outputs may differ by `bound`, relative to the largest number. Returns None if all modules agree that both
-    computations call.
-    """
-    for path, outputs in ours.items():
-        for mine, other in zip(outputs, theirs.get(path, []), strict=False):
-            if mine.shape == other.shape and differ(mine, other, bound):
-                return path
-    return None
-
-
-def outputs_of(model: nn.Module, compute: Callable[[], Any]) -> Outputs:
-    """The outputs of all modules of a model in a computation, on the CPU."""
-    kept: Outputs = {}
-
-    def hook(_: nn.Module, args: Any, output: Any, path: str) -> None:
-        tensor = output[0] if isinstance(output, tuple) else output
-        if isinstance(tensor, Tensor) and tensor.is_floating_point():
-            kept.setdefault(path, []).append(wide(tensor.detach()).cpu())
-
-    with ExitStack() as undo:
-        for path, module in model.named_modules():
-            undo.enter_context(module.register_forward_hook(partial(hook, path=path)))
-        compute()
-    return kept
+@contextmanager
+def without_biases(model: nn.Module) -> Iterator[None]:
+    """Inside, all biases of the model are zero, which their names tell; afterwards they have their old values."""
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    biases = [tensor for name, tensor in tensors if name.endswith("bias") and tensor.is_floating_point()]
+    kept = [bias.detach().clone() for bias in biases]
+    try:
+        for bias in biases:
+            bias.detach().zero_()
+        yield
+    finally:
+        for bias, value in zip(biases, kept, strict=True):
+            bias.detach().copy_(value)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from closelook.lrp_core.device.transfer import to_host
-from closelook.lrp_core.families.generic import GenericFamily
+from closelook.lrp_core.operations.forward import Piece, joined, pieces_of
 from closelook.lrp_core.records.explained import EXPLAINED
 from closelook.lrp_core.records.types import (
     Batch,
@@ -43,20 +43,34 @@ _making_lock = Lock()
 
 
 def guarded(
-    explain: Callable[..., Results], view: ModelView, batch: Batch, requests: Requests, **options: Any
+    explain: Callable[..., Results],
+    view: ModelView,
+    batch: Batch,
+    requests: Requests,
+    texts: int | None = None,
+    **options: Any,
 ) -> Results:
     """Call `explain(view, batch, requests, **options)` under :func:`undisturbed`, and check what goes in and comes out.
 
-    Raises UnusableRows for rows that :func:`check_rows` refuses and for rows whose logits are not finite. Raises
-    UserError, naming method and field, for results of the wrong type or shape, and for explained numbers that differ
-    from the logits of the result.
+    It gets rows that are padded on the right, or of one length, and their results are put into the order of `batch`.
+    With `texts` it gets the number of different texts, which repeat in the batch, by this name. Raises UnusableRows for
+    rows that :func:`check_rows` refuses and for rows whose logits are not finite. Raises UserError, naming method and
+    field, for results of the wrong type or shape, and for explained numbers that differ from the logits of the result.
     """
     check_rows(view, batch)
+    batch = batch.to("cpu")
+    size = len(batch) if texts is None else len(batch.first_texts(texts))
+    parts: list[tuple[Piece, Results]] = []
     with undisturbed(view), torch.inference_mode(False):
-        # a copy, as the method may write into it, and autograd refuses tensors that were made in inference mode
-        results = explain(view, batch.mapped(torch.clone), requests, **options)
+        # pieces are copies, as the method may write into them, and autograd refuses tensors made in inference mode
+        for piece in pieces_of(view, batch, size):
+            shared = {} if texts is None else {"texts": piece.size}
+            parts.append((piece, explain(view, piece.batch, requests, **options, **shared)))
+            for request in requests:
+                _check_fields(request, parts[-1][1].get(request), piece.batch)
+    results: Results = {}
     for request in requests:
-        _check_fields(request, results.get(request), batch)
+        results[request] = joined(batch, [(piece, of_piece[request]) for piece, of_piece in parts])
     _check_numbers(view, batch, results)
     return results
 
@@ -173,10 +187,6 @@ def _check_span(view: ModelView, batch: Batch, real: Tensor) -> None:
     """Raise UserError for spans of a model that writes no text, UnusableRows if a span's position is on no token."""
     if batch.span_positions is None or batch.span_ids is None:
         return
-    if isinstance(view.family, GenericFamily):
-        raise UserError(
-            "models that no family describes explain one token of an answer at a time, no span: leave the span out"
-        )
     if view.kind.labels or view.kind.slot:
         raise UserError(
             f"{view.family.title} predict one token or label, and no answer of several tokens: leave the span out, or "

@@ -71,7 +71,7 @@ def test_the_oracle_computes_what_the_model_computes(view):
     if view.family.name not in ("gpt2", "llama", "bert"):
         pytest.skip("no oracle forward for this family")
     ids = torch.tensor(ragged_rows(view)[0]["input_ids"])
-    state = view.hidden(Batch(ids[None], torch.ones_like(ids[None]), torch.tensor([0]), torch.tensor([0])))
+    state = view.model.base_model(input_ids=ids[None]).last_hidden_state
     torch.testing.assert_close(oracles_alti.trace(view, ids).hidden, state[0], rtol=0, atol=1e-5)
 
 
@@ -131,9 +131,9 @@ def test_the_other_norm_order_names_the_method_to_use():
 
 def test_forward_is_bit_identical_afterwards(view):
     batch = Batch.collate(ragged_rows(view), 0)
-    hidden = view.hidden(batch)
+    hidden = view.all_logits(batch)
     METHODS["alti_logit" if view.family.norm_order == "pre" else "alti"](view, batch)
-    assert torch.equal(view.hidden(batch), hidden)
+    assert torch.equal(view.all_logits(batch), hidden)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in view.model.modules())
 
 

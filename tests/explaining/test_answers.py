@@ -13,7 +13,7 @@ from closelook.explaining import explained as computing
 from closelook.explaining.answer import AnswerText, Span
 from closelook.explaining.reading import View
 from closelook.lrp_core import Batch
-from closelook.lrp_core.verification.rules import without_biases
+from closelook.lrp_core.verification.stock import without_biases
 from tests.explaining.test_one_call import CHAT
 
 PROMPT, ANSWER = "The keys to the", "cabinet are old. The girl sees the dogs."
@@ -223,7 +223,7 @@ def test_a_span_is_a_row_of_a_frame_and_a_record(gpt2):
 
 
 def test_a_model_without_biases_has_no_relevance_of_biases_but_what_attention_keeps(gpt2):
-    with without_biases(gpt2.view):
+    with without_biases(gpt2.view.model):
         frame = of(gpt2, spans="sentence", method=["attnlrp", "lrp"]).shares()
     shares = frame.groupby(["method", "part"])["share"].max()
     assert shares[:, "biases"].tolist() == [0, 0]

@@ -45,7 +45,7 @@ def test_what_is_shown_is_what_the_model_computes(closelook, model, tmp_path):
         assert (neuron["layer"], neuron["neuron"]) == divmod(int(index), width)
         assert neuron["relevance"] == pytest.approx(float(value), abs=1e-12)
     with neurons_scaled(view, [{(0, 1): -5.0}]):
-        logits = next(view.all_logits(view.prediction(view.hidden(batch), batch), view.vocab))[1][0]
+        logits = view.all_logits(batch)[0, -1]
     expected = float(logits.softmax(0)[explained["target_id"]])
     after = dict(written["after"]["predictions"])
     assert after["w10"] == pytest.approx(expected, abs=1e-12)

@@ -10,6 +10,7 @@ from closelook.lrp_core import METHODS, Batch, Request, UnsupportedMethod, UserE
 from closelook.lrp_core.methods.gradients import explain_many
 from tests.asked import in_turn
 from tests.oracles import rules as oracles
+from tests.ruled import embeddings, forward
 from tests.tiny import MORE, TINY, ragged_rows, tiny_model
 
 pytestmark = pytest.mark.numeric
@@ -86,7 +87,7 @@ def test_results_are_double_for_double_models_only(view, batch):
 
 
 def test_full_and_partial_embeddings_differ_by_the_position_part(view, batch):
-    token, full = view.embed(batch)
+    token, full = embeddings(view, batch)
     both = explain_many(view, batch, [Request("lrp"), Request("lrp", embedding="partial")])
     same = torch.equal(both[Request("lrp")].tokens, both[Request("lrp", embedding="partial")].tokens)
     assert same == torch.equal(token, full)
@@ -97,13 +98,11 @@ def test_full_and_partial_embeddings_differ_by_the_position_part(view, batch):
 def test_head_poolings_equal_the_naive_ones(view, batch, method):
     """Reads gradient and value of the head outputs at the output projection, where they are flat."""
     from closelook.lrp_core.methods.gradients import READINGS
-    from tests.ruled import rules
 
     reading = READINGS["attnlrp" if method == "attnlrp_explicit" else method]
     outputs = []
     hooks = [b.output.register_forward_pre_hook(lambda _, args: outputs.append(args[0])) for b in view.blocks]
-    with rules(reading.composite) as mode:
-        logits = view.logits(view.hidden(batch, mode.root(view.embed(batch)[0])), batch)
+    logits = forward(view, batch, reading.composite).output["logits"]
     gradients = torch.autograd.grad((logits[:, 0] - logits[:, 1]).sum(), outputs)
     for hook in hooks:
         hook.remove()

@@ -34,7 +34,7 @@ LlamaMLP.forward, LlamaRMSNorm.forward = gated, patches.rms_norm_forward
 AttentionInterface.register("sdpa", around(AttentionInterface()["sdpa"]))
 view = tiny_model("llama", dtype="float32")
 batch = Batch.collate(ragged_rows(view, lengths=(7,)), 0)
-token = view.embed(batch)[0].requires_grad_()
+token = view.token_embedding(batch.input_ids).requires_grad_()
 logits = view.model(inputs_embeds=token).logits[0, batch.position[0]]
 (logits[batch.target_ids[0]] - logits[batch.foil_ids[0]]).backward()
 print(json.dumps((token.grad * token).sum(-1).tolist()))

@@ -52,14 +52,6 @@ MUTANTS = (
         "tests/lrp_core/records/test_explained.py::test_the_explained_number_is_read_from_target_and_foil",
     ),
     Mutant(
-        "prediction_of_a_part_of_the_vocabulary",
-        "Of large vocabularies, another token than the predicted one is explained.",
-        "lrp_core/readers/readout.py",
-        "largest = torch.where(top > best, token + start, largest)",
-        "largest = torch.where(top > best, token, largest)",
-        "tests/lrp_core/interventions/test_tokens.py::test_sums_over_the_vocabulary_are_those_of_the_models_own_head",
-    ),
-    Mutant(
         "relevance_rounded_to_half",
         "Relevance has three digits, whatever the model's precision.",
         "lrp_core/methods/gradients.py",
@@ -82,14 +74,6 @@ MUTANTS = (
         "    least = scores.masked_fill(mask != 0, torch.inf).amin(-1, keepdim=True)\n",
         "    least = scores.amin(-1, keepdim=True)\n",
         "tests/lrp_core/methods/test_perturbation_methods.py::test_atman_equals_one_forward_a_token",
-    ),
-    Mutant(
-        "embedding_stays_zeroed",
-        "After a perturbation the model lacks tokens for everybody.",
-        "lrp_core/interventions/tokens.py",
-        "                undo.enter_context(embedding.register_forward_hook(hook))\n",
-        "                embedding.register_forward_hook(hook)\n",
-        "tests/lrp_core/interventions/test_tokens.py::test_the_model_is_as_before_after_a_removal_even_a_failed_one",
     ),
     Mutant(
         "deletion_predicts_elsewhere",
@@ -138,7 +122,7 @@ MUTANTS = (
         "lrp_core/verification/rounding.py",
         "MARGIN = 16.0",
         "MARGIN = 1e9",
-        "tests/lrp_core/verification/test_verification.py::test_a_rule_that_is_broken_is_named",
+        "tests/lrp_core/verification/test_verification.py::test_a_rule_that_is_broken_loses_relevance",
     ),
     Mutant(
         "verified_not_finite",
@@ -149,27 +133,11 @@ MUTANTS = (
         "tests/lrp_core/verification/test_verification.py::test_numbers_that_are_not_finite_fail",
     ),
     Mutant(
-        "verified_with_deviations_that_move",
-        "The oracle of the rule of norms lets standard deviations move.",
-        "lrp_core/verification/derivatives.py",
-        "return (y - bias) * (deviation / self.first(deviation)) + bias",
-        "return y",
-        "tests/lrp_core/verification/test_verification.py::test_every_method_of_a_model_passes",
-    ),
-    Mutant(
-        "verified_by_one_model",
-        "Methods in the other order run on the same model.",
-        "lrp_core/verification/agreement.py",
-        "view, other, batch = trial.view, trial.fresh(), trial.together",
-        "view, other, batch = trial.view, trial.view, trial.together",
-        "tests/lrp_core/verification/test_verification.py::test_a_method_after_which_another_gives_other_numbers_is_named",
-    ),
-    Mutant(
         "biases_stay_zero",
         "Verification leaves a model without its biases.",
-        "lrp_core/verification/rules.py",
-        "                bias.copy_(value)",
-        "                pass",
+        "lrp_core/verification/stock.py",
+        "            bias.detach().copy_(value)",
+        "            pass",
         "tests/lrp_core/verification/test_verification.py::test_the_model_is_left_as_it_was",
     ),
     Mutant(
@@ -178,7 +146,7 @@ MUTANTS = (
         "lrp_core/verification/stock.py",
         "        logits = view.model(**inputs).logits[0]",
         "        logits = explained_logits(view, Batch.collate([row], view.pad_id))\n        return logits[0]",
-        "tests/lrp_core/verification/test_verification.py::test_a_description_that_is_not_the_model_fails_against_the_stock_model",
+        "tests/lrp_core/verification/test_verification.py::test_a_view_that_asks_otherwise_than_users_fails_against_the_stock_model",
     ),
     Mutant(
         "cut_hides_only_from_the_first_row",
@@ -207,9 +175,9 @@ MUTANTS = (
     Mutant(
         "a_span_is_read_without_weights",
         "All tokens of a span count alike, whatever their weights.",
-        "lrp_core/views/view.py",
-        "weights = batch.span_weights.to(numbers)",
-        "weights = batch.span_weights.to(numbers).sign().abs()",
+        "lrp_core/operations/forward.py",
+        "else batch.span_weights.to(pairs)",
+        "else batch.span_weights.to(pairs).sign().abs()",
         "tests/lrp_core/test_spans.py::test_a_span_is_the_sum_of_its_tokens[gpt2-target]",
     ),
     Mutant(

@@ -141,7 +141,7 @@ def pruned_alone(view, row, removed):
 
         undo.append(block.output.register_forward_pre_hook(zero))
     batch = Batch.collate([row], pad_id=0)
-    target, foil = view.logits(view.hidden(batch), batch)[0].tolist()
+    target, foil = view.logits(batch)[0].tolist()
     for hook in undo:
         hook.remove()
     return target - foil

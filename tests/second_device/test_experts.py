@@ -6,7 +6,7 @@ from closelook.jobs.methods import METHODS
 from closelook.lrp_core.device import expert_rows
 from closelook.lrp_core.interventions.neurons import neurons_scaled, neurons_set
 from closelook.lrp_core.neurons.activity import Activity
-from closelook.lrp_core.neurons.contexts import best_contexts, explain_contexts
+from closelook.lrp_core.neurons.contexts import Context, explain_contexts
 from tests.second_device.kinds import OF_RULES, batch_of, check, rows_of
 
 
@@ -35,8 +35,8 @@ def corpus(view, rows):
 
 
 def contexts(view, rows):
-    best = best_contexts(view, [row["input_ids"] for row in rows_of(view, rows)], 1, 6, 2)
-    return [context.value for context in best], explain_contexts(view, [(context, 1, 6) for context in best])
+    examples = [Context(row["input_ids"], len(row["input_ids"]) - 1, layer=1, neuron=6) for row in rows_of(view, rows)]
+    return explain_contexts(view, examples)
 
 
 def changed(change):
@@ -44,7 +44,7 @@ def changed(change):
         batch = batch_of(view, rows).to(view.device)
         values = {(layer, neuron): 2.0 for layer in range(view.n_layers) for neuron in (3, 20)}
         with change(view, [values] * rows):
-            return view.logits(view.hidden(batch), batch).detach()
+            return view.logits(batch).detach()
 
     return compute
 
@@ -54,7 +54,7 @@ COMPUTED = {
     "relevance of neurons": (neurons, 2 + OF_RULES),
     "relevance of neurons by LRP": (neurons_of_lrp, 2 + OF_RULES),
     "activity in a corpus": (corpus, 0),
-    "contexts of a neuron": (contexts, 3 + OF_RULES),
+    "contexts of a neuron": (contexts, 1 + OF_RULES),
     "neurons that are set": (changed(neurons_set), 0),
     "neurons that are scaled": (changed(neurons_scaled), 0),
 }

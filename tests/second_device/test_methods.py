@@ -23,11 +23,11 @@ def explained(view, rows, *, name, **options):
     return METHODS[name](view, batch_of(view, rows), **few, **options)
 
 
-def check_method(kind, name, most=None, **options):
+def check_method(kind, name, most=None, a_row=0, **options):
     """Gradient methods wait twice at most besides what rules wait for, others six times."""
     most = most or (2 + OF_RULES if METHODS[name].family == "gradient" else 6)
-    tolerance = 2e-3 if name in ROUNDED else 1e-4
-    check(kind, partial(explained, name=name, **options), most, tolerance=tolerance)
+    tolerance = 3e-2 if name in ROUNDED else 1e-4
+    check(kind, partial(explained, name=name, **options), most, a_row, tolerance=tolerance)
 
 
 def has(kind, name, *finer):
@@ -104,4 +104,5 @@ def test_every_family_neither_mixes_devices_nor_waits_often(name, kind):
 @pytest.mark.parametrize("kind", ["bert classifier", "gpt2 classifier", f"llama {GENERIC}", f"bert {GENERIC}"])
 @pytest.mark.parametrize("name", ["gradient_x_input", "smoothgrad", "occlusion", "random"])
 def test_classifiers_and_models_of_no_family_neither_mix_devices_nor_wait_often(name, kind):
-    check_method(kind, name, most=6 if GENERIC in kind else None)
+    is_generic = GENERIC in kind  # whose texts of other lengths run by themselves
+    check_method(kind, name, most=6 if is_generic else None, a_row=5 if is_generic else 0)

@@ -25,7 +25,6 @@ from closelook.evaluation.scoring.faithfulness.flips import TARGET_LOGIT, Flips,
 from closelook.evaluation.scoring.faithfulness.scores import areas, with_gaps
 from closelook.lrp_core.device.memory import is_out_of_memory
 from closelook.lrp_core.interventions.tokens import check_way, pixels_replaced, tokens_removed
-from closelook.lrp_core.readers.readout import over_vocabulary
 from closelook.lrp_core.records.kinds import DELETE, RESAMPLE
 from closelook.lrp_core.records.types import Batch
 from closelook.lrp_core.views.guard import undisturbed
@@ -146,10 +145,9 @@ class Flipper:
         removed = pad_sequence([torch.from_numpy(rows.removed[at]) for at in chosen], batch_first=True)
         with undisturbed(self.view):
             with self._changed(rows.batch(chosen), removed, views) as changed:
-                hidden = self.view.hidden(changed)
-            state = self.view.prediction(hidden, changed)
-            target, foil = self.view.unembed(state, changed).unbind(-1)
-            total, largest = over_vocabulary(self.view, state)
+                logits = self.view.all_logits(changed)[:, -1]
+            target, foil = logits.gather(1, changed.explained_ids.to(logits.device)).unbind(-1)
+            total, largest = logits.logsumexp(-1), logits.argmax(-1)
         read = (target, target - total.to(target), foil, largest, changed.target_ids.to(target.device))
         numbers = torch.stack([each.to(target.dtype) for each in read]).cpu().numpy()  # the only wait
         target, log_probability, foil, best, target_ids = numbers

@@ -144,11 +144,10 @@ def explained(view: ModelView, rows: Sequence[Row], method: str, token_budget: i
 
     relevance: list[Sequence[float] | None] = [None] * len(rows)
     for batch in batches([len(row["input_ids"]) for row in rows], token_budget):
-        examples = []
+        contexts = []
         for row in (rows[index] for index in batch):
-            context = Context(row["activation"], -row["rank"], row["position"], tuple(row["input_ids"]))
-            examples.append((context, row["layer"], row["neuron"]))
-        for index, of_tokens in zip(batch, explain_contexts(view, examples, method), strict=True):
+            contexts.append(Context(row["input_ids"], row["position"], row["layer"], row["neuron"]))
+        for index, of_tokens in zip(batch, explain_contexts(view, contexts, method), strict=True):
             relevance[index] = of_tokens if all(map(math.isfinite, of_tokens)) else None
     return relevance
 

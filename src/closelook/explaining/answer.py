@@ -18,7 +18,6 @@ from closelook.explaining.question import SENTENCE, TOKEN, Answer, Input, Spans
 from closelook.explaining.reading import View, answer_ids, read
 from closelook.lrp_core.device.precision import unrounded
 from closelook.lrp_core.records.types import UserError, span_row
-from closelook.lrp_core.views.encoder_decoder import EncoderDecoderView
 from closelook.lrp_core.views.guard import undisturbed
 from closelook.terminal import complain
 
@@ -135,7 +134,7 @@ def answer_text(item: Input, question: Answer, opened: Opened) -> AnswerText:
 
 def start_ids(opened: Opened) -> list[int]:
     """The tokens that the decoder of an encoder-decoder begins with; [] for other models."""
-    return opened.view.start_ids if isinstance(opened.view, EncoderDecoderView) else []
+    return opened.view.start_ids if opened.view.kind.decoder else []
 
 
 def warn_of_settings(opened: Opened) -> None:

@@ -20,7 +20,6 @@ from closelook.lrp_core.neurons.logit_lens import TopNeuron, nearest_tokens, top
 from closelook.lrp_core.parts.block import SHARED
 from closelook.lrp_core.parts.neuron_names import NeuronNames
 from closelook.lrp_core.readers.predictions import suppressed
-from closelook.lrp_core.readers.readout import label_logits
 from closelook.lrp_core.records.types import Batch, Relevance, UnusableRows, UserError
 from closelook.lrp_core.views.guard import undisturbed
 from closelook.lrp_core.views.view import ModelView
@@ -132,7 +131,7 @@ def _logits(opened: Opened, at: View, changes: Sequence[Change]) -> Tensor:
     view = opened.view
     batch = Batch.collate([{**at.row, "target_id": 0, "foil_id": None}], pad_id=0).to(view.device)
     with undisturbed(view), steered(view, changes):
-        logits = label_logits(view, view.prediction(view.hidden(batch), batch))[0].double().cpu()
+        logits = view.all_logits(batch)[0, -1].double().cpu()
     if not logits.isfinite().all():
         if changes:
             raise UserError(

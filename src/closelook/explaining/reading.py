@@ -19,7 +19,7 @@ from closelook.evaluation.benchmark.slots import NOT_ONE_TOKEN
 from closelook.evaluation.benchmark.views import tokenise
 from closelook.explaining.opening import Opened
 from closelook.explaining.question import MARKER, Answer, Input, Label, Question, Word, WordLike
-from closelook.lrp_core.readers.readout import rows_for
+from closelook.lrp_core.readers.predictions import rows_for
 from closelook.lrp_core.records.explained import EXPLAINED, needs_foil
 from closelook.lrp_core.records.types import UserError
 

@@ -105,13 +105,13 @@ def test_states_run_together_equal_one_forward_each(view, way, budget):
 
 def rows_through(view, monkeypatch):
     """Sizes (rows, tokens) of every forward of the backbone from here on."""
-    sizes, hidden = [], ModelView.hidden
+    sizes, all_logits = [], ModelView.all_logits
 
-    def counted(self, batch, token=None):
+    def counted(self, batch):
         sizes.append(tuple(batch.input_ids.shape))
-        return hidden(self, batch, token)
+        return all_logits(self, batch)
 
-    monkeypatch.setattr(ModelView, "hidden", counted)
+    monkeypatch.setattr(ModelView, "all_logits", counted)
     return sizes
 
 
@@ -169,18 +169,18 @@ def test_out_of_memory_halves_the_budget_after_the_failed_batch_is_freed(monkeyp
     view = tiny_model("gpt2")
     samples = [(row, states_of(view, row)) for row in rows_of(view)]
     expected = Flipper(view, "zero", 10_000).run(samples)
-    hidden, held, sizes = ModelView.hidden, [], []
+    all_logits, held, sizes = ModelView.all_logits, [], []
 
-    def scarce(self, batch, token=None):
+    def scarce(self, batch):
         assert all(tensor() is None for tensor in held), "what the last batch held is still there"
-        states = hidden(self, batch, token)
-        held.append(weakref.ref(states))
+        logits = all_logits(self, batch)
+        held.append(weakref.ref(logits))
         sizes.append(len(batch))
         if batch.input_ids.numel() > 50:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return states
+        return logits
 
-    monkeypatch.setattr(ModelView, "hidden", scarce)
+    monkeypatch.setattr(ModelView, "all_logits", scarce)
     flipper = Flipper(view, "zero", 10_000)
     result = flipper.run(samples)
     assert flipper.halved >= 2
@@ -196,7 +196,7 @@ def test_a_single_row_that_does_not_fit_is_an_error(monkeypatch):
 
     view = tiny_model("gpt2")
     row = rows_of(view)[0]
-    monkeypatch.setattr(ModelView, "hidden", hungry)
+    monkeypatch.setattr(ModelView, "all_logits", hungry)
     with pytest.raises(torch.OutOfMemoryError):
         Flipper(view, "zero", 64).run([(row, states_of(view, row))])
 
@@ -207,7 +207,7 @@ def test_other_errors_are_not_taken_for_want_of_memory(monkeypatch):
 
     view = tiny_model("gpt2")
     row = rows_of(view)[0]
-    monkeypatch.setattr(ModelView, "hidden", broken)
+    monkeypatch.setattr(ModelView, "all_logits", broken)
     flipper = Flipper(view, "zero", 64)
     with pytest.raises(RuntimeError, match="no"):
         flipper.run([(row, states_of(view, row))])
@@ -215,15 +215,15 @@ def test_other_errors_are_not_taken_for_want_of_memory(monkeypatch):
 
 
 def test_outputs_that_are_not_finite_are_no_number_and_no_wrong_answer(monkeypatch):
-    view, hidden = tiny_model("gpt2"), ModelView.hidden
+    view, all_logits = tiny_model("gpt2"), ModelView.all_logits
     [row] = rows_of(view, (6,))
 
-    def overflowing(self, batch, token=None):
-        states = hidden(self, batch, token).clone()
-        states[0] = torch.inf
-        return states
+    def overflowing(self, batch):
+        logits = all_logits(self, batch).clone()
+        logits[0] = torch.inf
+        return logits
 
-    monkeypatch.setattr(ModelView, "hidden", overflowing)
+    monkeypatch.setattr(ModelView, "all_logits", overflowing)
     [outputs] = Flipper(view, "zero", 10_000).run([(row, states_of(view, row))])
     for values in (outputs.logit, outputs.probability, outputs.correct):
         assert np.isnan(values).sum() == 1

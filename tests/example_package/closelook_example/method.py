@@ -7,8 +7,8 @@ from closelook.lrp_core.records.capabilities import GRADIENTS
 def explain(view, batch, requests, *, power):
     """The norm of each token's embedding, raised to `power`, whatever is explained."""
     batch = batch.to(view.device)
-    token, _ = view.embed(batch)  # [B, T, D]
-    logits = view.logits(view.hidden(batch), batch).detach()  # [B, 2], of target and foil
+    token = view.tokens(batch)  # [B, T, D]
+    logits = view.logits(batch).detach()  # [B, 2], of target and foil
     norms = (token.detach().norm(dim=-1) ** power).masked_fill(batch.attention_mask == 0, 0)  # [B, T]
     return {request: without_sum(norms, logits) for request in requests}
 

@@ -11,7 +11,6 @@ from closelook.jobs.plan.units import cut_units
 from closelook.jobs.products.record import Made, Product, Unit
 from closelook.jobs.store import Artifact
 from closelook.lrp_core import Batch
-from closelook.lrp_core.readers.readout import label_logits
 
 VERSION = 1  # raised when the numbers change
 
@@ -51,7 +50,7 @@ def compute(opened, parts, rows):
     """The entropies of a batch [B]."""
     view = opened.view
     batch = Batch.collate(rows, pad_id=view.pad_id).to(view.device)
-    logits = label_logits(view, view.prediction(view.hidden(batch), batch))  # [B, V]
+    logits = view.all_logits(batch)[:, -1]  # [B, V]
     entropy = torch.distributions.Categorical(logits=logits.double()).entropy().cpu()
     columns = {"sample_id": [row["sample_id"] for row in rows], "entropy": entropy.tolist()}
     made = Made(pa.table(columns, schema=SCHEMA))

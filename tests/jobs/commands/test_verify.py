@@ -12,7 +12,7 @@ import closelook
 from closelook.evaluation.benchmark.demo import model_dir
 from closelook.lrp_core.operations.nodes import scaled
 from closelook.lrp_core.operations.table import TABLE
-from closelook.lrp_core.verification.agreement import ORDER
+from closelook.lrp_core.verification.run import SUMS
 from tests.docs.test_blocks import PAGES, to_run
 from tests.tiny import tiny_model
 
@@ -27,16 +27,14 @@ def test_a_model_is_verified_as_the_page_says(closelook, tmp_path, monkeypatch):
     assert code == 0
     assert out.startswith("demo/gpt2: gpt2, causal, float32 on cpu; closelook ")
     rows = [line.split() for line in out.splitlines() if " pass " in line]
-    assert len(rows) == 14
-    assert "14 checks passed, 0 do not apply" in out
+    assert len(rows) == 5
+    assert "5 checks passed, 0 do not apply" in out
     written = json.loads((tmp_path / "gpt2.json").read_text())
     assert written["identity"].startswith("sha256:")
     assert {finding["state"] for finding in written["findings"]} == {"pass"}
-    assert {"lrp", "attnlrp_explicit", "alti_logit"} <= set(written["costs"])
-    assert min(cost["peak_bytes"] for cost in written["costs"].values()) > 10_000
 
 
-def test_a_broken_rule_is_named_with_where_it_shows_and_exit_code_1(closelook, monkeypatch):
+def test_a_check_that_fails_is_named_and_ends_with_exit_code_1(closelook, monkeypatch):
     right = TABLE[torch.nn.functional.layer_norm]
 
     def wrong(mode, func, args, kwargs):
@@ -45,9 +43,6 @@ def test_a_broken_rule_is_named_with_where_it_shows_and_exit_code_1(closelook, m
     monkeypatch.setitem(TABLE, torch.nn.functional.layer_norm, replace(right, handler=wrong))
     code, out, _ = closelook("verify", "demo/gpt2", *QUICK)
     assert code == 1
-    line = "numerical derivatives: norms: constant deviation: fail: first, from the prediction down, in transformer.h."
-    assert line in out
-    assert ", for input_ids [" in out
     assert "checks failed" in out
 
 
@@ -64,9 +59,9 @@ def test_models_in_memory_are_verified_without_a_tokenizer_and_left_as_they_were
     assert all(parameter.requires_grad for parameter in model.parameters())
     frame = verification.to_frame()
     assert list(frame["check"]) == [finding.check for finding in verification.findings]
-    assert ORDER in verification._repr_html_()
+    assert SUMS in verification._repr_html_()
     assert repr(closelook.verify(tiny_model("bert"), method=["lrp"])) == (
-        "<Verification of BertForMaskedLM, float64 on cpu: 13 passed>"
+        "<Verification of BertForMaskedLM, float64 on cpu: 4 passed>"
     )
 
 

@@ -27,7 +27,7 @@ POISON = ROWS[11]["input_ids"]
 def sound(view, batch, requests):
     """The target's logit in equal parts, whatever is explained of it."""
     batch = batch.to(view.device)
-    logits = view.logits(view.hidden(batch), batch).detach()
+    logits = view.logits(batch).detach()
     mask = (batch.attention_mask != 0).to(logits.dtype)
     parts = logits[:, :1] * mask / mask.sum(-1, keepdim=True)
     return {request: relevance_of(parts, logits, logits[:, 0]) for request in requests}

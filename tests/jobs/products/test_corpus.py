@@ -148,7 +148,7 @@ def activations(view, ids):
     batch, result = Batch.collate([{"input_ids": ids, "position": 0, "target_id": 0}], 0), []
     hook = view.blocks[0].down.register_forward_pre_hook(lambda _, args: result.append(args[0]))
     with torch.inference_mode():
-        view.hidden(batch)
+        view.all_logits(batch)
     hook.remove()
     return result[0][0].double().numpy()
 

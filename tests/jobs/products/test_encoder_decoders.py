@@ -19,7 +19,7 @@ from closelook.jobs.stages.report.results import results_of
 from closelook.jobs.stages.report.samples import entries as shown_entries
 from closelook.jobs.store import Ledger, Store
 from closelook.lrp_core import METHODS, Batch, load_model
-from closelook.lrp_core.readers.readout import rows_for
+from closelook.lrp_core.readers.predictions import rows_for
 from tests.jobs.inline import without_ray
 from tests.oracles import faithfulness as oracle
 from tests.stages import attribute, evaluate, perturb, prune

@@ -45,7 +45,7 @@ def test_neurons_of_experts_are_shown_and_changed_by_their_names(closelook, rout
     after = dict(json.loads(file.read_text())["after"]["predictions"])
     view.blocks[0].experts.all.down_proj[number // 12][:, number % 12] *= -20
     batch = Batch.collate([{"input_ids": [5, 7, 9, 20, 41], "position": 4, "target_id": 10}], 0)
-    shares = next(view.all_logits(view.prediction(view.hidden(batch), batch), view.vocab))[1][0].softmax(0)
+    shares = view.all_logits(batch)[0, -1].softmax(0)
     assert after["w10"] == pytest.approx(float(shares[10]), abs=1e-12)
 
 
@@ -110,6 +110,6 @@ def without(view, row, numbers):
     for number in numbers:
         weights[number // 12][:, number % 12] = 0
     batch = Batch.collate([row], 0)
-    logit = float(view.logits(view.hidden(batch), batch)[0, 0])
+    logit = float(view.logits(batch)[0, 0])
     weights.copy_(kept)
     return logit

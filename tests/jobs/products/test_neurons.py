@@ -20,7 +20,7 @@ from closelook.jobs.runner import worker
 from closelook.jobs.stages.report import report
 from closelook.jobs.store import Ledger
 from closelook.lrp_core import Batch, UserError, load_model
-from closelook.lrp_core.neurons.contexts import Context, explain_context
+from closelook.lrp_core.neurons.contexts import Context, explain_contexts
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.leaves import first_leaf, island
 from tests.shown import numbers_of
@@ -110,11 +110,11 @@ def test_the_page_shows_what_neurons_answer_to_in_a_corpus_and_which_tokens_make
         for context, row in zip(shown["contexts"], rows, strict=True):
             assert context["activation"] == pytest.approx(row["activation"], rel=1e-3)
             assert context["where"] == row["place"]
-            whole = Context(row["activation"], 0, row["position"], tuple(row["input_ids"]))
+            whole = Context(row["input_ids"], row["position"], *neuron)
             assert ("values" in context) == (neuron in first)
             if neuron not in first:
                 continue
-            assert context["values"] == pytest.approx(explain_context(view, whole, *neuron), rel=1e-3, abs=1e-6)
+            assert context["values"] == pytest.approx(explain_contexts(view, [whole])[0], rel=1e-3, abs=1e-6)
     assert any(value for shown in entries for context in shown["contexts"] for value in context.get("values", ()))
     assert entries[0]["corpus"] == "corpus"
     beside = maps_of(config, store)
@@ -145,7 +145,7 @@ def knocked_out(view, row, gone, means=None):
         down.bias += (0 if means is None else means[layer, neuron]) * down.weight[neuron]
         down.weight[neuron] = 0
     batch = Batch.collate([row], 0)
-    logit = float(view.logits(view.hidden(batch), batch)[0, 0])
+    logit = float(view.logits(batch)[0, 0])
     for block, (weight, bias) in zip(view.blocks, kept, strict=True):
         block.down.weight.copy_(weight)
         block.down.bias.copy_(bias)
@@ -336,7 +336,7 @@ def activations(view, batch):
     """Of the first layer, [B, T, F]."""
     seen = []
     hook = view.blocks[0].down.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    view.hidden(batch)
+    view.all_logits(batch)
     hook.remove()
     return seen[0]
 
@@ -439,11 +439,11 @@ def test_a_context_whose_relevance_is_not_finite_has_none(monkeypatch):
     """As half precision has it under rules that explode."""
 
     def exploding(view, asked, method):
-        return [[float("nan") if context.value == 1 else 2.0] * len(context.ids) for context, *_ in asked]
+        return [[float("nan") if context.neuron == 3 else 2.0] * len(context.ids) for context in asked]
 
     monkeypatch.setattr("closelook.lrp_core.neurons.contexts.explain_contexts", exploding)
     rows = [
-        {"layer": 0, "neuron": 3, "rank": rank, "activation": float(rank), "position": 1, "input_ids": [5, 9, 4]}
-        for rank in (1, 2)
+        {"layer": 0, "neuron": neuron, "rank": 1, "activation": 1.0, "position": 1, "input_ids": [5, 9, 4]}
+        for neuron in (3, 4)
     ]
     assert explained(None, rows, "attnlrp", 64) == [None, [2.0, 2.0, 2.0]]

@@ -173,11 +173,11 @@ def test_shares_follow_the_target_whatever_is_explained(view, attempts):
 
 
 def test_states_that_methods_and_orders_share_run_once(attempts, monkeypatch):
-    view, counted, hidden = tiny_model("gpt2"), [], ModelView.hidden
+    view, counted, all_logits = tiny_model("gpt2"), [], ModelView.all_logits
 
-    def counting(self, batch, token=None):
+    def counting(self, batch):
         counted.append(len(batch))
-        return hidden(self, batch, token)
+        return all_logits(self, batch)
 
     rows = rows_of(view, (6,))
     table = relevance_of(view, rows, VARIANTS["lrp"])
@@ -185,7 +185,7 @@ def test_states_that_methods_and_orders_share_run_once(attempts, monkeypatch):
         3, RELEVANCE_DOUBLE.field("relevance"), pa.array([np.arange(6.0)] * 2, pa.list_(pa.float64()))
     )
     claims = {method: claims_of(method, table, VARIANTS["lrp"]) for method in ("lrp", "attnlrp")}
-    monkeypatch.setattr(ModelView, "hidden", counting)
+    monkeypatch.setattr(ModelView, "all_logits", counting)
     drawing = Drawing(view, "float64", flips_of(view)[:1], 10_000, claims)
     drawn_by(drawing, rows, attempts)
     assert sum(counted) == 12, "both orders of six tokens; their ends are the same"
@@ -248,27 +248,27 @@ def test_a_row_that_raises_is_a_reject_and_the_others_are_drawn(attempts):
 
 
 def test_out_of_memory_halves_and_a_row_that_never_fits_is_a_reject(attempts, monkeypatch):
-    view, hidden = tiny_model("gpt2"), ModelView.hidden
+    view, all_logits = tiny_model("gpt2"), ModelView.all_logits
     rows = rows_of(view)
 
     def scarce(limit):
-        def run(self, batch, token=None):
+        def run(self, batch):
             if batch.input_ids.numel() > limit:
                 raise torch.OutOfMemoryError("CUDA out of memory")
-            return hidden(self, batch, token)
+            return all_logits(self, batch)
 
         return run
 
     drawing = drawing_of(view, rows)
     drawing = replace(drawing, ways=drawing.ways[:1])
     whole = drawn_by(drawing, rows, attempts)
-    monkeypatch.setattr(ModelView, "hidden", scarce(30))
+    monkeypatch.setattr(ModelView, "all_logits", scarce(30))
     halved = drawn_by(drawing, rows, attempts)
     assert halved.splits > 0
     assert not any(halved.rejects.values())
     areas = [[row["area"] for row in drawn.table("lrp").to_pylist()] for drawn in (whole, halved)]
     np.testing.assert_allclose(*areas, rtol=1e-9)
-    monkeypatch.setattr(ModelView, "hidden", scarce(9))
+    monkeypatch.setattr(ModelView, "all_logits", scarce(9))
     drawn = drawn_by(drawing, rows, attempts)
     assert [(r.sample_id, r.reason) for r in drawn.rejects["lrp"]] == [("s2", "out_of_memory")]
 

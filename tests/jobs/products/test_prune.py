@@ -31,7 +31,7 @@ from closelook.jobs.runner.worker import Worker
 from closelook.jobs.store import Artifact, Ledger
 from closelook.jobs.store.artifacts import samples_of
 from closelook.lrp_core import POOLINGS, Batch, load_model
-from closelook.lrp_core.readers.readout import rows_for
+from closelook.lrp_core.readers.predictions import rows_for
 from closelook.lrp_core.records.types import UserError
 from tests.jobs.inline import Unused
 from tests.jobs.small import config_of, prepared, rows_of

@@ -112,7 +112,7 @@ def test_knock_outs_and_pruning_count_the_samples_that_they_use(tmp_path, inline
         reason = "no_relevance" if record["artifact"]["method"] == "attnlrp" else "not_finite"
         assert (record["samples"], record["rejects"]) == (11, {reason: 1})
     view, whole = load_model(folder), [row for row in ROWS if row["length"] <= 11]
-    margins = [view.logits(view.hidden(batch), batch)[0] for batch in (Batch.collate([row], 0) for row in whole)]
+    margins = [view.logits(batch)[0] for batch in (Batch.collate([row], 0) for row in whole)]
     right = np.mean([float(target) > float(foil) for target, foil in margins])
     for artifact, record in ledger.records("pruning"):
         every = store.read(f"pruning/model=broken/task=sva/dtype=float32/{record['shards'][0]}", PRUNING).to_pylist()

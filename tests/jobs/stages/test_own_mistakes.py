@@ -143,8 +143,7 @@ def test_token_types_of_zeros_are_those_of_a_model_that_is_given_none():
     rows = ragged_rows(view, (6, 4))
     mixed = with_token_types([rows[0] | {"token_type_ids": [0, 0, 0, 1, 1, 1]}, rows[1]])
     assert with_token_types(rows) is rows
-    together = view.prediction(view.hidden(Batch.collate(mixed, 0)), Batch.collate(mixed, 0))
-    alone = view.prediction(view.hidden(Batch.collate(rows[1:], 0)), Batch.collate(rows[1:], 0))
+    together, alone = (view.all_logits(Batch.collate(some, 0)) for some in (mixed, rows[1:]))
     np.testing.assert_allclose(together[1:].detach(), alone.detach(), rtol=1e-10, atol=1e-12)
 
 

@@ -9,8 +9,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICA
 
 from closelook.lrp_core import METHODS, Batch, ModelView, UnsupportedModel, random_model
 from closelook.lrp_core.families import FAMILIES
-from closelook.lrp_core.verification.rules import without_biases
-from closelook.lrp_core.verification.stock import stock_logits
+from closelook.lrp_core.verification.stock import stock_logits, without_biases
 from tests.lrp_core.families.config_options import (
     HEAD,
     INERT,
@@ -43,7 +42,7 @@ def test_explained_logits_equal_the_stock_models_for_any_two_options(family):
         view = made(family, settings)
         rows = picture_rows(view, 2) if view.kind.images else ragged_rows(view, lengths=(6, 10))
         batch = Batch.collate(rows, 0)
-        ours = view.logits(view.hidden(batch), batch)
+        ours = view.logits(batch)
         relevance = METHODS["lrp"](view, batch)
         for i, row in enumerate(rows):
             targets = [row[name] for name in ("target_id", "foil_id") if row.get(name) is not None]
@@ -52,7 +51,7 @@ def test_explained_logits_equal_the_stock_models_for_any_two_options(family):
             torch.testing.assert_close(relevance.logit_target[i], stock[0], **CLOSE, msg=str(settings))
             explained = stock[0] - stock[1] if len(stock) > 1 else stock[0]
             torch.testing.assert_close(relevance.explained[i], explained, **CLOSE, msg=str(settings))
-        with without_biases(view):
+        with without_biases(view.model):
             residual = METHODS["lrp"](view, batch).residual
         torch.testing.assert_close(residual, torch.zeros_like(residual), rtol=0, atol=1e-9, msg=str(settings))
 

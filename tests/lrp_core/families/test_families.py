@@ -8,6 +8,7 @@ from closelook.lrp_core import Batch, Request, UnsupportedModel, attribute, rand
 from closelook.lrp_core.families import FAMILIES, family_of
 from closelook.lrp_core.methods.gradients import explain_explicitly
 from closelook.lrp_core.opening.model import view_of
+from tests.ruled import embeddings
 from tests.tiny import BOTH, FEWER, IMAGES, MORE, TINY, ragged_rows, tiny_config, tiny_model
 
 pytestmark = pytest.mark.numeric
@@ -50,12 +51,12 @@ def test_padding_tokens_inside_a_text_are_counted_as_the_stock_model_counts_them
         expected = torch.stack([logits[row["target_id"]] for logits, row in zip(stock, rows, strict=True)])
         for method in ("lrp", "atman", "occlusion"):
             torch.testing.assert_close(attribute(method, view, batch).logit_target, expected, rtol=1e-5, atol=1e-6)
-        _, full = view.embed(batch)
-        embeddings = view.model.roberta.embeddings
+        _, full = embeddings(view, batch)
+        module = view.model.roberta.embeddings
         for i, row in enumerate(rows):
             real = slice(-len(row["input_ids"]), None) if side == "left" else slice(len(row["input_ids"]))
-            alone = embeddings(input_ids=torch.tensor([row["input_ids"]]))[0]
-            torch.testing.assert_close(embeddings.LayerNorm(full[i, real]), alone)
+            alone = module(input_ids=torch.tensor([row["input_ids"]]))[0]
+            torch.testing.assert_close(module.LayerNorm(full[i, real]), alone)
 
 
 @pytest.mark.thinned(3)
@@ -91,7 +92,7 @@ def test_value_weights_reproduce_the_values(view, batch):
     seen = {}
     block = view.blocks[0]
     hook = block.value.register_forward_hook(lambda _, args, y: seen.update(x=args[0], y=y))
-    view.hidden(batch)
+    view.all_logits(batch)
     hook.remove()
     weight, bias = block.value_weights()
     values = torch.einsum("gkd,btd->btgk", weight, seen["x"]) + (0 if bias is None else bias)
@@ -103,8 +104,8 @@ def test_value_weights_reproduce_the_values(view, batch):
 
 
 def test_unknown_family_lists_the_supported_ones():
-    with pytest.raises(UnsupportedModel, match=r"no family describes 'mt5' models; supported: bert, .*gemma"):
-        family_of(AutoConfig.for_model("mt5"))
+    with pytest.raises(UnsupportedModel, match=r"no family describes 'gemma3n_text' models; supported: bert, .*gemma"):
+        family_of(AutoConfig.for_model("gemma3n_text"))
 
 
 def test_unsupported_variant_says_which_field():

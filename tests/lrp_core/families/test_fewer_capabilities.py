@@ -9,7 +9,7 @@ from closelook.alti import METHODS as VECTORS
 from closelook.lrp_core import METHODS, Batch, ModelView, UnsupportedMethod, UnsupportedModel, UserError, random_model
 from closelook.lrp_core.device.precision import unrounded
 from closelook.lrp_core.records.capabilities import ATTENTION
-from closelook.lrp_core.verification.rules import without_biases
+from closelook.lrp_core.verification.stock import without_biases
 from tests.asked import CLOSE, close, explain
 from tests.oracles import methods as oracles
 from tests.oracles import states as oracles_states
@@ -74,7 +74,7 @@ def test_gradients_are_those_of_the_stock_model(view, rows):
 
 
 def test_lrp_conserves_logit_when_biases_are_zero(view, rows):
-    with without_biases(view):
+    with without_biases(view.model):
         residual = METHODS["lrp"](view, Batch.collate(rows, 0)).residual
     torch.testing.assert_close(residual, torch.zeros_like(residual), rtol=0, atol=1e-10)
 

@@ -24,11 +24,10 @@ def edited(view, layer, neuron, change):
 
 
 def test_a_scaled_neuron_is_its_value_vector_scaled(view, batch):
-    expected = edited(view, 1, 3, lambda vector: vector * -2).hidden(batch)
+    expected = edited(view, 1, 3, lambda vector: vector * -2).all_logits(batch)
     with neurons_scaled(view, [{(1, 3): -2.0}] * len(batch)):
-        states = view.hidden(batch)
-    real = batch.attention_mask.bool()
-    torch.testing.assert_close(states[real], expected[real], rtol=1e-9, atol=1e-10)
+        logits = view.all_logits(batch)
+    torch.testing.assert_close(logits, expected, rtol=1e-9, atol=1e-10)
 
 
 def test_a_neuron_set_adds_so_much_of_its_value_vector(view, batch):
@@ -41,38 +40,38 @@ def test_a_neuron_set_adds_so_much_of_its_value_vector(view, batch):
     else:
         bias += 1.5 * vector
     with neurons_set(view, [{(0, 2): 1.5}] * len(batch)):
-        states = view.hidden(batch)
-    real = batch.attention_mask.bool()
-    torch.testing.assert_close(states[real], silent.hidden(batch)[real], rtol=1e-9, atol=1e-10)
+        logits = view.all_logits(batch)
+    torch.testing.assert_close(logits, silent.all_logits(batch), rtol=1e-9, atol=1e-10)
 
 
 def test_rows_and_positions_that_are_not_named_keep_their_numbers(view, batch):
-    plain = view.hidden(batch)
+    inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+    plain = view.model(**inputs).logits
     where = torch.zeros_like(batch.attention_mask, dtype=torch.bool)
     where[0, 3] = True
     with neurons_set(view, [{(0, 0): 4.0, (1, 7): -4.0}, {}, {}], where):
-        states = view.hidden(batch)
-    assert torch.equal(states[1:], plain[1:])
-    assert not torch.equal(states[0, 3], plain[0, 3])
+        logits = view.model(**inputs).logits
+    assert torch.equal(logits[1:], plain[1:])
+    assert not torch.equal(logits[0, 3], plain[0, 3])
     if view.kind.causal:
-        torch.testing.assert_close(states[0, :3], plain[0, :3], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(logits[0, :3], plain[0, :3], rtol=1e-12, atol=1e-12)
 
 
 def test_neurons_and_heads_combine_and_the_model_is_whole_again(view, batch):
-    before = view.hidden(batch)
+    before = view.all_logits(batch)
     layers = [HeadsLeft(torch.arange(3), torch.zeros(3, view.n_heads, dtype=view.dtype))] * view.n_layers
     silence = [{(0, 1): 0.0}] * 3
     with neurons_scaled(view, silence), heads_removed(view, layers):
-        scaled = view.hidden(batch)
+        scaled = view.all_logits(batch)
     with heads_removed(view, layers), neurons_set(view, silence):
-        zeroed = view.hidden(batch)
+        zeroed = view.all_logits(batch)
     with heads_removed(view, layers):
-        heads_alone = view.hidden(batch)
+        heads_alone = view.all_logits(batch)
     torch.testing.assert_close(scaled, zeroed, rtol=1e-12, atol=1e-12)
     assert not torch.equal(scaled, heads_alone)
     with pytest.raises(RuntimeError, match="boom"), neurons_set(view, silence):
         raise RuntimeError("boom")
-    assert torch.equal(view.hidden(batch), before)
+    assert torch.equal(view.all_logits(batch), before)
 
 
 def test_what_does_not_exist_is_named_with_the_range(view, batch):
@@ -90,7 +89,7 @@ def test_what_does_not_exist_is_named_with_the_range(view, batch):
         pytest.raises(UserError, match=r"a batch of the shape \[2\], and this one has \[3, 10\]"),
         neurons_set(view, [{(0, 0): 0.0}] * 2),
     ):
-        view.hidden(batch)
+        view.all_logits(batch)
     generic = view_of(tiny_model("gpt2").model, family="generic")
     with (
         pytest.raises(UnsupportedMethod, match="feed-forward layers that are described"),
@@ -107,8 +106,7 @@ def test_generation_goes_on_changed(view):
     with neurons_set(view, [{(1, n): 30.0 for n in range(8)}]):
         for _ in range(3):
             batch = Batch.collate([{**row, "input_ids": ids, "position": len(ids) - 1}], 0)
-            state = view.prediction(view.hidden(batch), batch)
-            generated.append(int(next(view.all_logits(state, view.vocab))[1].argmax()))
+            generated.append(int(view.all_logits(batch)[0, -1].argmax()))
             ids = [*ids, generated[-1]]
     handle = view.blocks[1].down.register_forward_pre_hook(
         lambda _, args: (torch.cat([torch.full_like(args[0][..., :8], 30.0), args[0][..., 8:]], -1),)

@@ -39,7 +39,7 @@ def logits_of(view):
     rows = picture_rows(view) if view.kind.images else ragged_rows(view)
     batch = Batch.collate(rows, pad_id=view.pad_id)
     with torch.no_grad():
-        return view.logits(view.hidden(batch), batch)
+        return view.logits(batch)
 
 
 def state_of(view):

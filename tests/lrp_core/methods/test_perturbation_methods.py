@@ -8,7 +8,7 @@ import torch
 from closelook.lrp_core import METHODS, Batch, Request, UnsupportedMethod, UserError
 from tests.asked import CLOSE, EXPLANATIONS, close, explain, widths
 from tests.oracles import methods as oracles
-from tests.tiny import ragged_rows, tiny_model
+from tests.tiny import ragged_rows
 
 pytestmark = pytest.mark.numeric
 
@@ -62,23 +62,6 @@ def test_the_token_budget_bounds_the_rows_of_a_forward_and_changes_no_number(vie
     torch.testing.assert_close(tight, whole, **CLOSE)
     assert len(sizes) > most
     assert max(rows * tokens for rows, tokens in sizes) <= 64
-
-
-def test_atman_of_causal_models_runs_only_what_follows_the_suppressed_token():
-    view = tiny_model("gpt2")
-    sizes, _ = widths(view)
-    METHODS["atman"](view, Batch.collate(ragged_rows(view, (10,)), 0), token_budget=1)
-    assert sizes == [(1, 10), *((1, left) for left in range(10, 0, -1))]
-
-
-def test_a_sliding_window_is_kept_where_atman_reuses_the_text_before():
-    view = tiny_model("mistral", attn="eager", sliding_window=3)
-    batch = Batch.collate(ragged_rows(view), 0)
-    together = METHODS["atman"](view, batch, token_budget=10**6).tokens
-    apart = METHODS["atman"](view, batch, token_budget=1).tokens
-    torch.testing.assert_close(apart, together, **CLOSE)
-    wide = METHODS["atman"](tiny_model("mistral", attn="eager", sliding_window=32), batch).tokens
-    assert (wide - together).abs().max() > 1e-3
 
 
 @pytest.mark.thinned(6)

@@ -124,7 +124,7 @@ def test_requests_of_one_forward_are_those_of_several(view, rows):
         for name, norm in (("embedding_norm", "word"), ("logat", None), ("normxlogit", "embedding_output"))
         for explanation in METHODS[name].explanations
     ]
-    hook = view.model.base_model.register_forward_pre_hook(lambda *_: forwards.append(1))
+    hook = view.blocks[0].module.register_forward_pre_hook(lambda *_: forwards.append(1))
     relevance = METHODS["logat"].compute(view, batch, asked)
     hook.remove()
     assert len(forwards) == 1

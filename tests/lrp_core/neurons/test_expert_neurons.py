@@ -8,10 +8,11 @@ import torch
 from closelook.lrp_core import Batch, UserError, attribute
 from closelook.lrp_core.interventions.neurons import neurons_scaled, neurons_set
 from closelook.lrp_core.neurons.activity import BOUNDARIES, Activity
-from closelook.lrp_core.neurons.contexts import best_contexts, explain_context
+from closelook.lrp_core.neurons.contexts import explain_contexts
 from closelook.lrp_core.neurons.logit_lens import nearest_tokens, top_neurons, writing
+from closelook.lrp_core.verification.stock import without_biases
+from tests.contexts import best_contexts
 from tests.lrp_core.neurons.test_contexts import texts_of
-from tests.lrp_core.rules.test_conservation import without_biases
 from tests.tiny import ragged_rows, tiny_model
 
 pytestmark = pytest.mark.numeric
@@ -28,7 +29,7 @@ def by_token(view, ids):
     seen = []
     mlp = view.blocks[LAYER].module.mlp
     hook = mlp.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    view.hidden(Batch.collate([{"input_ids": list(ids), "position": 0, "target_id": 0}], 0))
+    view.logits(Batch.collate([{"input_ids": list(ids), "position": 0, "target_id": 0}], 0))
     hook.remove()
     return [of_token(mlp, x) for x in seen[0][0]]
 
@@ -83,7 +84,7 @@ def test_a_neuron_of_an_expert_is_set_for_the_tokens_that_are_sent_to_it(routed,
         chosen = routed.neuron_names.neuron(f"{LAYER}.{title}.5")
         hook = mlp.register_forward_hook(lambda _, args, y: outputs.append(y))
         with neurons_set(routed, [{chosen: value}, {}]):
-            routed.hidden(batch)
+            routed.all_logits(batch)
         hook.remove()
         changed, plain = outputs.pop()
         for t, experts in enumerate(tokens):
@@ -94,21 +95,20 @@ def test_a_neuron_of_an_expert_is_set_for_the_tokens_that_are_sent_to_it(routed,
 
 def test_a_neuron_scaled_is_its_column_scaled_and_the_model_is_whole_again(routed):
     batch = Batch.collate(ragged_rows(routed), 0)
-    before, config = routed.hidden(batch), routed.blocks[LAYER].experts.all.config
+    before, config = routed.all_logits(batch), routed.blocks[LAYER].experts.all.config
     chosen = routed.neuron_names.neuron(f"{LAYER}.2.7")
     with neurons_scaled(routed, [{chosen: -3.0}] * len(batch)), neurons_scaled(routed, [{chosen: 2.0}] * len(batch)):
-        states = routed.hidden(batch)
+        logits = routed.all_logits(batch)
     other = tiny_model(routed.config.model_type)
     other.blocks[LAYER].experts.all.down_proj[2][:, 7] *= -6
-    real = batch.attention_mask.bool()
-    torch.testing.assert_close(states[real], other.hidden(batch)[real], rtol=1e-9, atol=1e-10)
-    assert not torch.allclose(states[real], before[real])
+    torch.testing.assert_close(logits, other.all_logits(batch), rtol=1e-9, atol=1e-10)
+    assert not torch.allclose(logits, before)
     assert routed.blocks[LAYER].experts.all.config is config
-    assert torch.equal(routed.hidden(batch), before)
+    assert torch.equal(routed.all_logits(batch), before)
     where = torch.zeros_like(batch.attention_mask, dtype=torch.bool)
     where[1, 0] = True
     with neurons_scaled(routed, [{}, {chosen: -3.0}, {}], where):
-        some = routed.hidden(batch)
+        some = routed.all_logits(batch)
     assert torch.equal(some[[0, 2]], before[[0, 2]])
 
 
@@ -133,7 +133,7 @@ def test_relevance_of_the_whole_model_is_finite_differences_of_its_neurons(route
             contrasts = []
             for moved in (activation + step, activation - step):
                 with neurons_set(routed, [{(layer, number): moved}], where):
-                    target, foil = routed.logits(routed.hidden(batch), batch)[0]
+                    target, foil = routed.logits(batch)[0]
                 contrasts.append(float(target - foil))
             total += (contrasts[0] - contrasts[1]) / (2 * step) * activation
         assert float(relevance.neurons[0, layer, number]) == pytest.approx(total, rel=5e-3, abs=1e-5)
@@ -201,20 +201,20 @@ def test_what_neurons_do_in_a_corpus_is_what_each_token_does(routed):
             assert kept == pytest.approx([value for value, _ in best])
             named = of_layer.contexts[number, : len(kept)].tolist()
             assert [max(reached[at]) for at in named] == pytest.approx(kept)
-            contexts = best_contexts(routed, texts, LAYER, number, 3, rows=2)
-            assert [context.value for context in contexts] == pytest.approx(kept)
-            assert len(set(named)) == len({context.number for context in contexts}) == len(kept)
-            assert all(every[context.number][context.position] == pytest.approx(context.value) for context in contexts)
+            assert len(set(named)) == len(kept)
+            positions = of_layer.positions[number].tolist()
+            assert [every[at][position] for at, position in zip(named, positions, strict=False)] == pytest.approx(kept)
 
 
 @pytest.mark.thinned(2)
 def test_what_explains_an_experts_activation_sums_to_it_under_lrp(routed):
-    view = without_biases(routed)
-    for title in titles_of(view):
-        chosen = view.neuron_names.neuron(f"{LAYER}.{title}.3")
-        for context in best_contexts(view, texts_of(view, 9), *chosen, 2):
-            assert sum(explain_context(view, context, *chosen, "lrp")) == pytest.approx(context.value, rel=1e-5)
-            assert not any(explain_context(view, context, *chosen)[context.position + 1 :])
+    for title in titles_of(routed):
+        chosen = routed.neuron_names.neuron(f"{LAYER}.{title}.3")
+        with without_biases(routed.model):
+            for value, context in best_contexts(routed, texts_of(routed, 9), *chosen, 2):
+                [relevance] = explain_contexts(routed, [context], "lrp")
+                assert sum(relevance) == pytest.approx(value, rel=1e-5)
+                assert not any(explain_contexts(routed, [context])[0][context.position + 1 :])
 
 
 def test_a_neuron_of_an_expert_writes_its_column_and_answers_to_its_gate(routed):

@@ -33,7 +33,7 @@ def test_a_neuron_writes_what_one_unit_of_it_adds_to_the_stream(view, batch):
     hook = view.blocks[layer].down.register_forward_hook(lambda _, args, y: outputs.append(y))
     for value in (1.0, 0.0):
         with neurons_set(view, [{(layer, neuron): value}] * len(batch)):
-            view.hidden(batch)
+            view.all_logits(batch)
     hook.remove()
     vector = (outputs[0] - outputs[1])[0, 0]  # what one unit adds to what the layer puts out
     expected = view.unembedding.weight @ vector

@@ -9,7 +9,6 @@ from accelerate.utils import has_offloaded_params
 
 from closelook.lrp_core import METHODS, Batch, attribute, load_model
 from closelook.lrp_core.methods.gradients import forward_pass
-from closelook.lrp_core.operations.forward import pieces_of
 from closelook.lrp_core.rules import ATTNLRP
 from tests.tiny import ragged_rows, tiny_model
 
@@ -49,8 +48,7 @@ def live_weights(view, checkpointing):
                 pre_forward.append((module._hf_hook, module._hf_hook.pre_forward))
                 module._hf_hook.pre_forward = _watch(module._hf_hook.pre_forward, loaded)
     batch = Batch.collate(ragged_rows(view), 0)
-    (piece,) = pieces_of(view, batch, len(batch))
-    forward = forward_pass(view, piece, ["target"], [ATTNLRP], view.stacks if checkpointing else ())
+    forward = forward_pass(view, batch, batch, ["target"], [ATTNLRP], view.stacks if checkpointing else ())
     gc.collect()
     alive = sum(weight() is not None for weight in loaded)
     assert forward.output["target"].requires_grad

@@ -1,19 +1,15 @@
-"""Classifiers around torch's own encoder: described as data, they have rules and say what the stock model says."""
+"""Classifiers around torch's own encoder follow rules on operations and say what the stock model says."""
 
 import copy
-import json
-from dataclasses import replace
 from itertools import product
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from closelook.alti import METHODS as VECTORS
-from closelook.lrp_core import METHODS, Batch, UnsupportedModel, UserError, attribute, load_model
+from closelook.lrp_core import METHODS, Batch, attribute, load_model
 from closelook.lrp_core.families import FAMILIES
-from closelook.lrp_core.opening.adapters import with_head_of
 from closelook.lrp_core.opening.model import view_of
 from tests.tiny import ragged_rows
 from tests.torch_family import TORCH_CLASSIFIER
@@ -45,29 +41,11 @@ def test_logits_equal_those_of_the_stock_model_with_padding(kind, side):
     model, view = opened(*kind)
     rows = ragged_rows(view)
     batch = Batch.collate(rows, 0, side)
-    logits = view.logits(view.hidden(batch), batch)
+    logits = view.logits(batch)
     with torch.no_grad():
         for row, ours in zip(rows, logits, strict=True):
             expected = model(torch.tensor([row["input_ids"]])).logits[0, [row["target_id"], row["foil_id"]]]
             torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-9)
-
-
-def test_an_adapter_with_a_head_makes_a_described_model_the_classifier_of_its_own_class(tmp_path):
-    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "task_type": "SEQ_CLS"}))
-    head = {"base_model.model.classifier.weight": torch.zeros(5, 32)}
-    save_file(head, tmp_path / "adapter_model.safetensors")
-    config = with_head_of(TorchConfig(architectures=["TorchModel"]), tmp_path)
-    assert (config.architectures, config.num_labels) == (["TorchForSequenceClassification"], 5)
-
-
-def test_an_adapter_of_a_family_without_a_classifier_in_transformers_is_refused_by_name(tmp_path, monkeypatch):
-    monkeypatch.setitem(FAMILIES._records, "bare", replace(TORCH_CLASSIFIER, name="bare", variants=()))
-    config = TorchConfig(architectures=["TorchModel"])
-    config.model_type = "bare"
-    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "task_type": "SEQ_CLS"}))
-    save_file({"base_model.model.classifier.weight": torch.zeros(5, 32)}, tmp_path / "adapter_model.safetensors")
-    with pytest.raises(UserError, match="transformers knows no class of bare models with labels: the module "):
-        with_head_of(config, tmp_path)
 
 
 @pytest.mark.thinned(2)
@@ -85,56 +63,14 @@ def test_every_method_gives_a_padded_batch_what_it_gives_single_samples(kind):
             alone = method(view, Batch.collate([row], 0)).tokens[0]
             kept = together.tokens[at, : len(row["input_ids"])]
             torch.testing.assert_close(kept, alone, **ROUNDED, msg=method.name)
-    assert {"lrp", "attnlrp", "atman", "integrated_gradients", "occlusion"} <= set(names)
+    assert {"lrp", "attnlrp", "integrated_gradients", "occlusion"} <= set(names)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_rules_agree_with_explicit_propagation_and_conserve(kind):
-    _, view = opened(*kind)
-    batch = Batch.collate(ragged_rows(view), 0)
-    implicit = attribute("attnlrp", view, batch, explanation="target")
-    explicit = attribute("attnlrp_explicit", view, batch, explanation="target", epsilon=1e-12)
-    assert explicit.tokens.abs().max() > 1e-3
-    torch.testing.assert_close(implicit.tokens, explicit.tokens, **ROUNDED)
-
-
-def test_a_model_is_saved_and_loaded_with_packed_weights(tmp_path):
-    model, view = opened()
-    assert set(view.model.state_dict()) == set(model.state_dict())
+def test_a_model_is_saved_and_loaded(tmp_path):
+    model, _ = opened()
     model.float().save_pretrained(tmp_path)
     ids = torch.tensor([[4, 5, 6, 7]])
     torch.testing.assert_close(load_model(tmp_path).model(ids).logits, model(ids).logits)
-    again = view_of(view.model)
-    assert torch.equal(again.model(ids).logits, view.model(ids).logits)
-
-
-def _broken(change):
-    model = stock()
-    change(model.body.encoder.layers[1])
-    return model
-
-
-@pytest.mark.parametrize(
-    ("change", "fault"),
-    [
-        (lambda layer: setattr(layer, "norm_first", False), "has norm_first=False"),
-        (lambda layer: setattr(layer, "activation", nn.functional.silu), "has another activation than 'gelu'"),
-        (lambda layer: setattr(layer, "activation", nn.GELU("tanh")), "has another activation than 'gelu'"),
-        (lambda layer: setattr(layer.self_attn, "batch_first", False), "has batch_first=False"),
-        (lambda layer: setattr(layer.self_attn, "add_zero_attn", True), "has add_zero_attn"),
-    ],
-)
-def test_layers_that_are_not_as_described_are_refused_by_name(change, fault):
-    with pytest.raises(UnsupportedModel, match=f"torch-classifier models with labels: layer 1 {fault}"):
-        view_of(_broken(change))
-
-
-def test_a_mask_beside_padding_is_refused():
-    _, view = opened()
-    states = torch.zeros(1, 3, 16, dtype=torch.float64)
-    causal = nn.Transformer.generate_square_subsequent_mask(3, dtype=torch.float64)
-    with pytest.raises(UnsupportedModel, match="and a padding mask only"):
-        view.model.body.encoder(states, mask=causal)
 
 
 def test_rules_find_the_token_that_a_trained_classifier_looks_for():

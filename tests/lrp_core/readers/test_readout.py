@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from closelook.lrp_core import Batch
+from closelook.lrp_core.operations.forward import explained_numbers
 from closelook.lrp_core.readers.predictions import decisions, predicted, with_predictions
-from closelook.lrp_core.readers.readout import explained_numbers, label_logits
 from tests.tiny import ragged_rows, tiny_classifier, tiny_model
 
 
@@ -30,7 +30,7 @@ def test_neighbours_do_not_decide_between_tokens_that_are_nearly_equal():
     view = tiny_model("llama", dtype="bfloat16")
     widths: list[tuple[int, ...]] = []
     hook = view.model.base_model.register_forward_pre_hook(
-        lambda _, __, options: widths.append(tuple(options["inputs_embeds"].shape[:2])), with_kwargs=True
+        lambda _, __, options: widths.append(tuple(options["input_ids"].shape[:2])), with_kwargs=True
     )
     rows = [row | {"target_id": None, "foil_id": None} for row in ragged_rows(view, (7, 4, 10))]
     together = with_predictions(view, rows)
@@ -46,9 +46,9 @@ def shapes(request):
     def watch(view):
         seen = []
 
-        def note(_, __, options):
-            inputs = options.get("inputs_embeds", options.get("input_ids"))
-            seen.append(tuple(inputs.shape[:2]))
+        def note(_, args, options):
+            ids = args[0] if args else options["input_ids"]
+            seen.append(tuple(ids.shape))
 
         handle = view.model.base_model.register_forward_pre_hook(note, with_kwargs=True)
         request.addfinalizer(handle.remove)
@@ -111,8 +111,8 @@ def test_the_log_probability_of_a_certain_target_is_more_than_rounding(family):
     batch = Batch.collate(ragged_rows(wide), 0)
     ids = predicted(wide, batch)[:, 0]
     batch = replace(batch, target_ids=ids)
-    _, of_wide = explained_numbers(wide, wide.hidden(batch), batch, ["log_prob"])
-    every = label_logits(wide, wide.prediction(wide.hidden(batch), batch))
+    _, of_wide = explained_numbers(wide, batch, ["log_prob"])
+    every = wide.all_logits(batch)[:, -1]
     others = every.scatter(1, ids[:, None], -torch.inf)
     by_hand = -torch.log1p((others - every.gather(1, ids[:, None])).exp().sum(1))
     torch.testing.assert_close(of_wide["log_prob"], by_hand, rtol=1e-9, atol=0)
@@ -120,7 +120,7 @@ def test_the_log_probability_of_a_certain_target_is_more_than_rounding(family):
     assert (by_hand.abs() < 1e-6).any()
     narrow = tiny_model(family, dtype="float32")
     narrow.unembedding.weight.mul_(25)
-    _, numbers = explained_numbers(narrow, narrow.hidden(batch), batch, ["log_prob"])
+    _, numbers = explained_numbers(narrow, batch, ["log_prob"])
     torch.testing.assert_close(numbers["log_prob"].double(), by_hand, rtol=1e-3, atol=0)
 
 

@@ -8,7 +8,6 @@ from transformers.pytorch_utils import Conv1D
 
 from closelook.lrp_core import Batch
 from closelook.lrp_core.methods.gradients import forward_pass
-from closelook.lrp_core.operations.forward import pieces_of
 from closelook.lrp_core.rules import ATTNLRP, LRP, PLAIN, Composite, LinearRule, LinearRules, SoftmaxRule
 from closelook.lrp_core.rules.records import LINEAR_GROUPS, TRUE_PRODUCT
 from tests.oracles.rules import linear_epsilon
@@ -23,11 +22,10 @@ SOFTMAX_BY_HAND = SoftmaxRule("by hand", lambda ds, x, s, hidden: s * (ds - (ds 
 
 def gradient(view, batch, *planned: Composite, checkpointing=False) -> torch.Tensor:
     """Of the first of the planned composites [B, T, D], with padding on the right."""
-    (piece,) = pieces_of(view, batch, len(batch))
-    forward = forward_pass(view, piece, ["contrastive"], planned, view.stacks if checkpointing else ())
+    forward = forward_pass(view, batch, batch, ["contrastive"], planned, view.stacks if checkpointing else ())
     roots = forward.gradients(forward.output["contrastive"], planned[0], keep=False)
     of_words = next(gradient for root, gradient in roots if root.words)
-    return of_words * piece.batch.attention_mask[..., None]
+    return of_words * batch.attention_mask[..., None]
 
 
 def same(result, expected):
@@ -55,10 +53,10 @@ def test_no_layer_that_multiplies_by_weights_is_left_out(family):
     rows = picture_rows(view) if family in IMAGES else ragged_rows(view)
     busy = []
     for module in view.model.modules():
-        if isinstance(module, torch.nn.Linear | torch.nn.Conv2d | Conv1D) and module is not view.unembedding:
+        if isinstance(module, torch.nn.Linear | Conv1D) and module is not view.unembedding:
             module.register_forward_hook(lambda module, *_: busy.append(module))
     batch = Batch.collate(rows, pad_id=0)
-    view.logits(view.hidden(batch), batch)
+    view.logits(batch)
     mixtures = [block.experts for block in view.blocks if block.experts is not None]  # refused by name
     routing = {part for experts in mixtures for part in (experts.router, experts.shared_gate)}
     layers = [layer.module for layer in view.linear_layers()]

@@ -8,29 +8,25 @@ import torch
 from closelook.lrp_core import Batch, Request, attribute
 from closelook.lrp_core.methods.gradients import explain_explicitly
 from closelook.lrp_core.rules import ATTNLRP
-from closelook.lrp_core.verification.rules import biases_of
-from tests.ruled import rules
+from closelook.lrp_core.verification.stock import without_biases
+from tests.ruled import forward
 from tests.tiny import ragged_rows, tiny_model
 
 pytestmark = pytest.mark.numeric
 
 
-def without_biases(view):
-    for bias in biases_of(view.model):
-        bias.zero_()
-    return view
-
-
 @pytest.mark.parametrize("explanation", ["contrastive", "target"])
 def test_lrp_conserves_logit_when_biases_are_zero(view, batch, explanation):
-    relevance = attribute("lrp", without_biases(view), batch, explanation=explanation)
+    with without_biases(view.model):
+        relevance = attribute("lrp", view, batch, explanation=explanation)
     torch.testing.assert_close(relevance.tokens.sum(-1), relevance.explained, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(relevance.residual, torch.zeros(len(batch), dtype=torch.float64), atol=1e-10, rtol=0)
 
 
 def test_lrp_in_single_precision_conserves_to_rounding(family):
-    view = without_biases(tiny_model(family, dtype="float32"))
-    relevance = attribute("lrp", view, Batch.collate(ragged_rows(view), 0))
+    view = tiny_model(family, dtype="float32")
+    with without_biases(view.model):
+        relevance = attribute("lrp", view, Batch.collate(ragged_rows(view), 0))
     torch.testing.assert_close(relevance.residual, torch.zeros(3), atol=1e-5, rtol=0)
 
 
@@ -39,7 +35,7 @@ def test_norms_of_gradients_promise_no_sum(view, batch):
 
 
 def test_attnlrp_loses_exactly_what_softmax_absorbs_layer_by_layer(family, monkeypatch):
-    view = without_biases(tiny_model(family, attn="eager"))
+    view = tiny_model(family, attn="eager")
     batch = Batch.collate(ragged_rows(view, lengths=(6, 6)), 0)
     scores, weights, streams = [], [], []
 
@@ -55,18 +51,16 @@ def test_attnlrp_loses_exactly_what_softmax_absorbs_layer_by_layer(family, monke
     modelling = sys.modules[type(view.blocks[0].attention).__module__]
     monkeypatch.setattr(modelling, "eager_attention_forward", attention)
     hooks = [b.module.register_forward_pre_hook(lambda _, args: streams.append(args[0])) for b in view.blocks]
-    with rules(ATTNLRP) as mode:
-        token = mode.root(view.embed(batch)[0])
-        hidden = view.hidden(batch, token)
-        logits = view.logits(hidden, batch)
-        nodes = [*streams, hidden, *scores, *weights]
+    with without_biases(view.model):
+        logits = forward(view, batch, ATTNLRP).output["logits"]
+    nodes = [*streams, *scores, *weights]
     gradients = torch.autograd.grad(logits[:, 0].sum(), nodes)
     for hook in hooks:
         hook.remove()
     relevance = [(gradient * node).sum().item() for gradient, node in zip(gradients, nodes, strict=True)]
     layers = view.n_layers
     streams_sum = [*relevance[:layers], logits[:, 0].sum().item()]
-    of_scores, of_weights = relevance[layers + 1 : 2 * layers + 1], relevance[2 * layers + 1 :]
+    of_scores, of_weights = relevance[layers : 2 * layers], relevance[2 * layers :]
     for layer in range(layers):
         absorbed = of_weights[layer] - of_scores[layer]
         assert abs(absorbed) > 1e-4

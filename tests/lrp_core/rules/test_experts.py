@@ -7,7 +7,7 @@ from closelook.lrp_core import METHODS, Batch, UnsupportedModel
 from closelook.lrp_core.methods.gradients import MEASURES
 from closelook.lrp_core.places.neurons import NeuronRelevance
 from closelook.lrp_core.rules import ATTNLRP, LRP
-from closelook.lrp_core.verification.rules import without_biases
+from closelook.lrp_core.verification.stock import without_biases
 from tests.oracles import rules as oracles
 from tests.ruled import rules
 from tests.tiny import ragged_rows, tiny_model
@@ -100,7 +100,7 @@ def test_experts_have_rules_of_linear_layers_unless_they_run_in_one_piece(family
     assert not torch.allclose(
         METHODS["lrp"](view, batch).tokens, METHODS["lrp"](view, batch, composite=composite).tokens
     )
-    with without_biases(view):
+    with without_biases(view.model):
         residual = METHODS["lrp"](view, batch, composite=composite).residual
     torch.testing.assert_close(residual, torch.zeros_like(residual), rtol=0, atol=1e-10)
     whole = tiny_model(family, dtype="float32")

@@ -11,13 +11,15 @@ from closelook.lrp_core import METHODS, Batch, UnsupportedMethod, UnsupportedMod
 from closelook.lrp_core.interventions.heads import branches, heads_removed
 from closelook.lrp_core.interventions.tokens import tokens_removed
 from closelook.lrp_core.opening.model import view_of
-from closelook.lrp_core.readers.predictions import predicted
+from closelook.lrp_core.operations.forward import logits_at
+from closelook.lrp_core.readers.predictions import predicted, rows_for
+from closelook.lrp_core.records.variants import tiled
 from closelook.lrp_core.rules import ATTNLRP, LRP
-from tests.lrp_core.rules.test_conservation import without_biases
+from closelook.lrp_core.verification.stock import without_biases
 from tests.oracles import encoder_decoder as oracles_encoder_decoder
 from tests.oracles import methods as oracles_methods
 from tests.oracles import rules as oracles
-from tests.ruled import rules as ruled
+from tests.ruled import forward
 from tests.tiny import BOTH, T5_RELU, ragged_rows, tiny_config, tiny_model
 
 pytestmark = pytest.mark.numeric
@@ -86,7 +88,8 @@ def test_relevance_is_that_of_the_printed_rules_layer_by_layer(family, method, a
 @pytest.mark.parametrize("explanation", ["contrastive", "target"])
 def test_lrp_conserves_logit_when_biases_are_zero(view, explanation):
     batch = Batch.collate(ragged_rows(view), 0)
-    relevance = attribute("lrp", without_biases(view), batch, explanation=explanation)
+    with without_biases(view.model):
+        relevance = attribute("lrp", view, batch, explanation=explanation)
     total = relevance.tokens.sum(-1) + relevance.decoder_tokens.sum(-1)
     torch.testing.assert_close(total, relevance.explained, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(relevance.residual, torch.zeros(3, dtype=torch.float64), rtol=0, atol=1e-10)
@@ -101,10 +104,8 @@ def test_what_is_missing_from_the_sum_is_what_biases_and_softmax_absorb(view, co
     relevance = attribute(composite.name, view, batch, explanation="target")
     outputs = []
     biased = [m for m in view.model.modules() if getattr(m, "bias", None) is not None]  # linear layers and norms
-    with ruled(composite) as mode:
-        hooks = [m.register_forward_hook(lambda m, _, y: outputs.append((m, y))) for m in biased]
-        token = mode.root(view.embed(batch)[0])
-        logit = view.logits(view.hidden(batch, token), batch)[:, 0].sum()
+    hooks = [m.register_forward_hook(lambda m, _, y: outputs.append((m, y))) for m in biased]
+    logit = forward(view, batch, composite).output["logits"][:, 0].sum()
     gradients = torch.autograd.grad(logit, [y for _, y in outputs], allow_unused=True) if outputs else ()
     for hook in hooks:
         hook.remove()
@@ -113,7 +114,7 @@ def test_what_is_missing_from_the_sum_is_what_biases_and_softmax_absorb(view, co
         for (m, _), gradient in zip(outputs, gradients, strict=True)
         if gradient is not None
     )
-    if view.decoder.logits_bias is not None:
+    if hasattr(view.model, "final_logits_bias"):
         absorbed += float(view.model.final_logits_bias[0, batch.target_ids].sum())
     missing = -float(relevance.residual.sum())
     softmax = 0 if composite is LRP else _absorbed_by_softmax(view, batch)
@@ -135,10 +136,9 @@ def _absorbed_by_softmax(view, batch):
         kept.extend((products, weights))
         return context.transpose(1, 2), weights
 
-    with ruled(ATTNLRP) as mode:
-        around = {layer.attention: attend for layer in view.attentions}
-        with around_attention(view, around, stock="eager"):
-            logits = view.logits(view.hidden(batch, mode.root(view.embed(batch)[0])), batch)
+    around = {layer.attention: attend for layer in view.attentions}
+    with around_attention(view, around, stock="eager"):
+        logits = forward(view, batch, ATTNLRP).output["logits"]
     gradients = torch.autograd.grad(logits[:, 0].sum(), kept)
     relevance = [(gradient * tensor).sum().item() for gradient, tensor in zip(gradients, kept, strict=True)]
     return sum(relevance[1::2]) - sum(relevance[::2])
@@ -154,8 +154,7 @@ def test_head_poolings_equal_the_naive_ones_on_every_attention_layer(view, metho
         attention.output.register_forward_pre_hook(lambda _, args, layer=layer: outputs.update({layer: args[0]}))
         for layer, attention in enumerate(view.attentions)
     ]
-    with ruled(reading.composite) as mode:
-        logits = view.logits(view.hidden(batch, mode.root(view.embed(batch)[0])), batch)
+    logits = forward(view, batch, reading.composite).output["logits"]
     gradients = torch.autograd.grad((logits[:, 0] - logits[:, 1]).sum(), list(outputs.values()))
     for hook in hooks:
         hook.remove()
@@ -217,7 +216,7 @@ def _maps(view, row, graded):
     ids = {name: torch.tensor([row[name]]) for name in ("input_ids", "decoder_input_ids")}
     with torch.enable_grad():
         embeds = view.model.get_input_embeddings()(ids.pop("input_ids")).requires_grad_()
-        seen = view.decoder_embedding(ids.pop("decoder_input_ids")).requires_grad_()
+        seen = view.model.get_decoder().embed_tokens(ids.pop("decoder_input_ids")).requires_grad_()
         inputs = {"inputs_embeds": embeds, "decoder_inputs_embeds": seen}
         out = oracles_methods.stock(view, **inputs, output_attentions=True)
         groups = (out.encoder_attentions, out.decoder_attentions, out.cross_attentions)
@@ -243,7 +242,7 @@ def test_occlusion_is_the_drop_without_the_embedding_of_either_side(view):
     for half, ids in (("tokens", "input_ids"), ("decoder_tokens", "decoder_input_ids")):
         for position in range(len(row[ids])):
             source = view.token_embedding(torch.tensor([row["input_ids"]]))
-            seen = view.decoder_embedding(torch.tensor([row["decoder_input_ids"]]))
+            seen = view.model.get_decoder().embed_tokens(torch.tensor([row["decoder_input_ids"]]))
             (source if half == "tokens" else seen)[0, position] = 0
             out = oracles_methods.stock(view, inputs_embeds=source, decoder_inputs_embeds=seen)
             drop = ours.explained[0] - _contrast(out.logits[0, row["position"]], row)
@@ -256,7 +255,7 @@ def test_deletion_takes_encoder_tokens_and_leaves_what_the_decoder_has_seen(view
     removed[0, [1, 4]] = True
     shorter = {**row, "input_ids": [i for at, i in enumerate(row["input_ids"]) if at not in (1, 4)]}
     with tokens_removed(view, Batch.collate([row], 0), removed, "delete") as rows:
-        logits = view.logits(view.hidden(rows), rows)
+        logits = view.logits(rows)
     torch.testing.assert_close(logits[0, 0], stock(view, shorter)[row["target_id"]], rtol=1e-6, atol=1e-6)
 
 
@@ -269,14 +268,14 @@ def test_removed_heads_put_out_nothing_in_whatever_layer(view):
     collected = []
     for shared in (True, False):
         with heads_removed(view, list(branches(view, masks, shared=shared))):
-            collected.append(view.hidden(sample))
+            collected.append(logits_at(view, tiled(sample, len(masks)), sample)[1])
     torch.testing.assert_close(collected[0], collected[1], rtol=1e-12, atol=1e-12)
-    for mask, hidden in zip(masks, collected[0], strict=True):
+    for mask, logits in zip(masks, collected[0], strict=True):
         copied = view_of(copy.deepcopy(view.model))
         for layer, attention in enumerate(copied.attentions):
             for head in np.flatnonzero(mask[layer] == 0):
                 attention.output.weight[:, head * view.head_dim : (head + 1) * view.head_dim] = 0
-        torch.testing.assert_close(hidden, copied.hidden(sample)[0], rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(logits, copied.all_logits(sample)[0], rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.thinned(2)
@@ -383,8 +382,6 @@ def test_what_is_counted_by_blocks_of_one_stack_is_refused_by_name(view, part):
 
 
 def test_rows_get_the_start_token_of_the_model_before_the_answer_so_far(view):
-    from closelook.lrp_core.readers.readout import rows_for
-
     start = view.config.decoder_start_token_id
     rows = rows_for(view, [{"decoder_input_ids": [7, 8], "position": 2}, {"decoder_input_ids": None, "position": 0}])
     assert [row["decoder_input_ids"] for row in rows] == [[start, 7, 8], [start]]
@@ -397,6 +394,7 @@ def test_positions_that_equal_the_decoders_tokens_are_no_words():
     row = {"input_ids": [5, 6, 7], "decoder_input_ids": [2], "position": 0, "target_id": 3}
     batch = Batch.collate([row], view.pad_id)
     relevance = attribute("gradient_x_input", view, batch, explanation="target", embedding="partial")
-    token = view.tokens(batch).detach().requires_grad_()
-    (gradient,) = torch.autograd.grad(view.logits(view.hidden(batch, token), batch)[:, 0].sum(), token)
-    torch.testing.assert_close(relevance.decoder_tokens[0], (gradient * token).sum(-1)[0, 3:])
+    token = view.token_embedding(batch.decoder_input_ids).requires_grad_()
+    logits = view.model(input_ids=batch.input_ids, decoder_inputs_embeds=token).logits
+    (gradient,) = torch.autograd.grad(logits[0, 0, 3], token)
+    torch.testing.assert_close(relevance.decoder_tokens, (gradient * token).sum(-1))

@@ -11,7 +11,6 @@ from closelook.lrp_core import (
     ModelView,
     UnsupportedMethod,
     UnsupportedModel,
-    UnusableRows,
     UserError,
     load_model,
     random_model,
@@ -21,12 +20,11 @@ from closelook.lrp_core.families.generic import generic_family
 from closelook.lrp_core.interventions.tokens import tokens_removed
 from closelook.lrp_core.opening.model import view_of
 from closelook.lrp_core.readers.predictions import with_predictions
-from closelook.lrp_core.readers.readout import over_vocabulary
 from closelook.lrp_core.verification.architectures import architectures
 from closelook.lrp_core.verification.architectures import tiny_model as tiny_architecture
 from tests.asked import CLOSE, close, explain
 from tests.oracles import methods as oracles
-from tests.tiny import ragged_rows, tiny_model
+from tests.tiny import ragged_rows
 
 pytestmark = pytest.mark.numeric
 EVERY = {**METHODS, **VECTORS}
@@ -132,17 +130,15 @@ def test_perturbations_equal_one_forward_a_token(view, rows):
 
 def test_what_is_said_of_the_whole_vocabulary_is_that_of_the_stock_model(view, rows):
     batch = Batch.collate(rows, 0)
-    total, largest = over_vocabulary(view, view.prediction(view.hidden(batch), batch))
     logits = torch.stack([stock(view, row) for row in rows])
-    torch.testing.assert_close(total, logits.logsumexp(-1))
-    assert largest.tolist() == logits.argmax(-1).tolist()
+    torch.testing.assert_close(view.all_logits(batch)[:, -1], logits)
     predicted = with_predictions(view, [row | {"target_id": None} for row in rows])
-    assert [row["target_id"] for row in predicted] == largest.tolist()
+    assert [row["target_id"] for row in predicted] == logits.argmax(-1).tolist()
     removed = torch.zeros_like(batch.attention_mask).bool()
     removed[:, 1] = True
     with tokens_removed(view, batch, removed, "zero") as changed:
-        gone = view.logits(view.hidden(changed), changed)
-    assert not torch.isclose(gone, view.logits(view.hidden(batch), batch)).any()
+        gone = view.logits(changed)
+    assert not torch.isclose(gone, view.logits(batch)).any()
 
 
 def test_what_needs_a_description_is_refused_by_name(view, rows):
@@ -231,26 +227,6 @@ def test_an_operation_without_a_rule_is_refused_by_name_and_gradients_are_not():
     assert METHODS["gradient_l1"](view, batch).tokens.isfinite().all()
 
 
-@pytest.mark.parametrize("method", ["lrp", "attnlrp", "lrp_identity_softmax"])
-@pytest.mark.parametrize("family", ["bert", "llama"])
-def test_a_described_model_has_the_same_relevance_by_rules_on_operations(family, method):
-    described = tiny_model(family)
-    rows = ragged_rows(described)
-    expected = explain(method, described, rows, embedding="partial")
-    found = explain(method, view_of(described.model, "generic"), rows, embedding="partial")
-    torch.testing.assert_close(found, expected, **CLOSE)
-
-
-@pytest.mark.parametrize("family", ["bert", "llama"])
-def test_a_described_model_has_the_same_numbers_as_a_generic_one(family):
-    described = tiny_model(family)
-    generic = view_of(described.model, "generic")
-    rows = ragged_rows(described)
-    for name, options in (("gradient_l2", {}), ("integrated_gradients", {"steps": 2}), ("occlusion", {})):
-        expected = explain(name, described, rows, **options)
-        torch.testing.assert_close(explain(name, generic, rows, **options), expected, **CLOSE)
-
-
 def test_loading_takes_a_model_that_no_family_describes(tmp_path):
     view = made("rembert", "float32")
     view.model.save_pretrained(tmp_path)
@@ -259,28 +235,22 @@ def test_loading_takes_a_model_that_no_family_describes(tmp_path):
     batch = Batch.collate(ragged_rows(view), 0)
     for parameter, other in zip(loaded.model.parameters(), view.model.parameters(), strict=True):
         assert torch.equal(parameter, other)
-    torch.testing.assert_close(loaded.hidden(batch), view.hidden(batch))
+    torch.testing.assert_close(loaded.all_logits(batch), view.all_logits(batch))
     with pytest.raises(UserError, match="unknown family 'bert': give 'generic'"):
         load_model(tmp_path, family="bert")
 
 
-@pytest.mark.parametrize("model_type", ["mt5", "mbart", "marian", "m2m_100", "pegasus", "gemma3n_text"])
-def test_models_that_run_in_no_known_way_are_refused(model_type):
-    with pytest.raises(UnsupportedModel, match=f"no family describes '{model_type}' models"):
-        check_type(model_type)
+def test_models_that_run_in_no_known_way_are_refused():
+    with pytest.raises(UnsupportedModel, match="no family describes 'gemma3n_text' models"):
+        check_type("gemma3n_text")
     with pytest.raises(UnsupportedModel):
-        generic_family(AutoConfig.for_model(model_type))
+        generic_family(AutoConfig.for_model("gemma3n_text"))
 
 
 REFUSED = {
-    "t5 models are encoder-decoders, which the family 'generic' does not support": ("t5", {}),
     "gemma3n_text models embed the tokens again in every layer, which no embedding stands for": (
         "gemma3n_text",
         {"vocab_size": 50, "num_hidden_layers": 1},
-    ),
-    "EsmForMaskedLM gives other logits for the embeddings of tokens than for the tokens": (
-        "esm",
-        {**_MORE, "pad_token_id": 1, "mask_token_id": 49, "token_dropout": True},
     ),
     "XLNetLMHeadModel lets later tokens change earlier predictions, as no causal model does": (
         "xlnet",
@@ -312,7 +282,7 @@ def test_a_vocabulary_may_be_smaller_than_what_a_model_is_tried_on(family, vocab
     torch.testing.assert_close(relevance.logit_target[0], stock(view, row)[0], **CLOSE)
 
 
-PADDING = {"xlm-roberta": "counts", "camembert": "counts", "mpnet": "counts", "rembert": "reads", "bloom": "reads"}
+PADDING = ("xlm-roberta", "camembert", "mpnet", "rembert", "bloom")
 PADDED = {
     **_MORE,
     "max_position_embeddings": 44,
@@ -324,16 +294,12 @@ PADDED = {
 
 
 @pytest.mark.parametrize("family", PADDING)
-def test_a_padding_token_inside_a_text_is_read_as_the_stock_model_reads_it_or_refused(family):
+def test_a_padding_token_inside_a_text_is_read_as_the_stock_model_reads_it(family):
     config = AutoConfig.for_model(family, **PADDED)
     view = random_model(config, family="generic")
     rows = ragged_rows(view, lengths=(6, 5))
     rows[1]["input_ids"][1] = view.config.pad_token_id
     batch = Batch.collate(rows, 1)
-    if PADDING[family] == "counts":
-        with pytest.raises(UnusableRows, match="row 1 of the batch: the text holds the padding token 1"):
-            METHODS["occlusion"](view, batch)
-        return
     relevance = METHODS["occlusion"](view, batch)
     for i, row in enumerate(rows):
         torch.testing.assert_close(relevance.logit_target[i], stock(view, row)[row["target_id"]], rtol=1e-4, atol=1e-5)

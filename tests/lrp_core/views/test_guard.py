@@ -13,9 +13,8 @@ from closelook.jobs.methods import METHODS, applicable
 from closelook.lrp_core import Batch, Method, UnsupportedMethod, UnsupportedModel, UnusableRows, UserError, without_sum
 from closelook.lrp_core.opening.altered import note_altered
 from closelook.lrp_core.opening.model import view_of
-from closelook.lrp_core.parts.layers import ALTERED
 from closelook.lrp_core.readers.attention import around_attention
-from tests.tiny import BOTH, FEWER, IMAGES, MORE, TINY, ragged_rows, tiny_classifier, tiny_model
+from tests.tiny import ragged_rows, tiny_classifier, tiny_model
 
 
 def methods_of(view):
@@ -40,7 +39,7 @@ def assert_same(result, expected):
 def test_a_method_that_writes_into_its_batch_changes_no_number_of_another(view, batch):
     def writing(view, batch, requests):
         batch.input_ids.fill_(3)
-        logits = view.logits(view.hidden(batch), batch)
+        logits = view.logits(batch)
         return {request: without_sum(batch.attention_mask / 2, logits) for request in requests}
 
     of_writing = {"explanations": ("none",), "embeddings": ("none",), "conserves": False}
@@ -322,23 +321,32 @@ def _doubles_logits(model):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "path"),
     [
-        (_replaced("lm_head"), "LlamaForCausalLM predicts something else than its parts"),
-        (_hooked("lm_head"), "LlamaForCausalLM predicts something else than its parts"),
-        (_patched("lm_head"), "LlamaForCausalLM predicts something else than its parts"),
-        (_doubles_logits, "LlamaForCausalLM predicts something else than its parts"),
-        (_hooked("model.layers.0.input_layernorm"), "the norm model.layers.0.input_layernorm computes something else"),
-        (_patched("model.norm"), "the norm model.norm computes something else than its weights say"),
-        (_computes_by_functions, "LlamaForCausalLM does not call model.layers.0.mlp.act_fn, unlike llama models"),
-        (_attends_by_itself, "LlamaForCausalLM does not call the attention kernel in model.layers.1.self_attn"),
+        (_replaced("lm_head"), "lm_head"),
+        (_hooked("lm_head"), "lm_head"),
+        (_patched("lm_head"), "lm_head"),
+        (_doubles_logits, "LlamaForCausalLM"),
+        (_hooked("model.layers.0.input_layernorm"), "model.layers.0.input_layernorm"),
+        (_patched("model.norm"), "model.norm"),
+        (_computes_by_functions, "model.layers.0.mlp"),
+        (_attends_by_itself, "model.layers.1.self_attn"),
     ],
 )
-def test_what_a_caller_changed_where_modules_are_not_called_is_refused_by_name(change, message):
+def test_what_a_caller_changed_is_explained_as_it_ran_or_refused_by_methods_that_read_weights(change, path):
     model = tiny_model("llama", dtype="float32").model
     change(model)
-    with pytest.raises(UnsupportedModel, match=message):
-        view_of(model)
+    view = view_of(model)
+    row = ragged_rows(view)[0]
+    batch = Batch.collate([row], pad_id=0)
+    stock = model(torch.tensor([row["input_ids"]])).logits[0, -1]
+    relevance = METHODS["attnlrp"](view, batch)
+    torch.testing.assert_close(relevance.logit_target[0], stock[row["target_id"]])
+    with pytest.raises(UnsupportedMethod, match=f"^{path} may compute something else than its class"):
+        METHODS["alti_logit"](view, batch)
+    if "layers" in path and "norm" not in path:
+        with pytest.raises(UnsupportedMethod, match=f"^{path} may compute something else"):
+            METHODS["attnlrp"](view, batch, heads=True, neurons=True)
 
 
 @pytest.mark.parametrize("path", ["model.layers.0.self_attn.v_proj", "model.layers.1.mlp.down_proj"])
@@ -348,7 +356,7 @@ def test_a_layer_with_an_adapter_of_ones_own_is_explained_or_refused_by_methods_
     _replaced(path)(view.model)
     altered = view_of(view.model)
     relevance = METHODS["attnlrp"](altered, batch)
-    with pytest.raises(UnsupportedMethod, match=f"{path} computes something else than its weights say"):
+    with pytest.raises(UnsupportedMethod, match=f"{path} may compute something else"):
         METHODS["alti_logit"](altered, batch)
 
     layer = view.model.get_submodule(path)
@@ -360,18 +368,6 @@ def test_a_layer_with_an_adapter_of_ones_own_is_explained_or_refused_by_methods_
     METHODS["alti_logit"](twin, batch)
 
 
-@pytest.mark.parametrize("name", [*TINY, *MORE, *FEWER, *BOTH, *IMAGES])
-def test_hooks_that_change_nothing_are_accepted_in_every_family(name):
-    model = tiny_model(name, dtype="float32").model
-    for dtype in (torch.float32, torch.bfloat16):
-        model = model.to(dtype)
-        with ExitStack() as undo:
-            for module in model.modules():
-                undo.enter_context(module.register_forward_hook(lambda *_: None))
-            view = view_of(model)
-        assert not any(module in ALTERED for module in view.model.modules())
-
-
 def test_layers_of_other_classes_are_explained_or_refused_by_methods_that_read_weights():
     view = tiny_model("gpt2", dtype="float32")
     batch, attention = Batch.collate(ragged_rows(view), pad_id=0), view.model.transformer.h[0].attn
@@ -381,7 +377,7 @@ def test_layers_of_other_classes_are_explained_or_refused_by_methods_that_read_w
     attention.c_proj = linear
     altered = view_of(view.model)
     torch.testing.assert_close(METHODS["attnlrp"](altered, batch).tokens, plain.tokens)
-    with pytest.raises(UnsupportedMethod, match=r"transformer\.h\.0\.attn\.c_proj computes something else"):
+    with pytest.raises(UnsupportedMethod, match=r"transformer\.h\.0\.attn\.c_proj may compute something else"):
         METHODS["alti_logit"](altered, batch)
 
     llama = tiny_model("llama", dtype="float32")
@@ -390,7 +386,7 @@ def test_layers_of_other_classes_are_explained_or_refused_by_methods_that_read_w
     llama.model.model.layers[0].self_attn.v_proj = torch.nn.Sequential(projection, torch.nn.Identity())
     factorised = view_of(llama.model)
     torch.testing.assert_close(METHODS["attnlrp"](factorised, batch).tokens, plain.tokens)
-    with pytest.raises(UnsupportedMethod, match=r"self_attn\.v_proj computes something else"):
+    with pytest.raises(UnsupportedMethod, match=r"self_attn\.v_proj may compute something else"):
         METHODS["alti_logit"](factorised, batch)
 
 
@@ -403,7 +399,7 @@ def test_blocks_of_an_unknown_class_are_refused_by_methods_that_read_weights_unl
     view = tiny_model("llama", dtype="float32")
     batch = Batch.collate(ragged_rows(view), pad_id=0)
     view.model.model.layers[1].__class__ = _Block
-    with pytest.raises(UnsupportedMethod, match=r"model\.layers\.1 computes something else"):
+    with pytest.raises(UnsupportedMethod, match=r"model\.layers\.1 may compute something else"):
         METHODS["alti_logit"](view_of(view.model), batch)
     brought = replace(view, family=replace(view.family, classes=__name__))
     note_altered(brought)
@@ -419,11 +415,12 @@ def test_a_replaced_activation_is_explained_as_it_runs():
     torch.testing.assert_close(relevance, METHODS["attnlrp"](other, batch).tokens)
 
 
-def test_a_norm_of_another_class_is_refused_by_name():
+def test_a_norm_of_another_class_is_refused_by_methods_that_read_weights():
     model = tiny_model("gpt2", dtype="float32").model
     model.transformer.h[1].ln_2 = torch.nn.RMSNorm(16, eps=1e-5)
-    with pytest.raises(UnsupportedModel, match=r"the norm transformer\.h\.1\.ln_2 computes something else"):
-        view_of(model)
+    view = view_of(model)
+    with pytest.raises(UnsupportedMethod, match=r"^transformer\.h\.1\.ln_2 may compute something else"):
+        METHODS["alti_logit"](view, Batch.collate(ragged_rows(view), pad_id=0))
 
 
 def test_hooks_on_blocks_are_explained_or_refused_by_methods_that_read_weights():
@@ -435,21 +432,15 @@ def test_hooks_on_blocks_are_explained_or_refused_by_methods_that_read_weights()
     with block.ln_1.register_forward_hook(lambda *_: None), block.register_forward_hook(lambda *_: None):
         read_only = view_of(model)
         torch.testing.assert_close(METHODS["attnlrp"](read_only, batch).tokens, plain.tokens)
-        METHODS["alti_logit"](read_only, batch)
+        with pytest.raises(UnsupportedMethod, match=r"transformer\.h\.0 may compute something else"):
+            METHODS["alti_logit"](read_only, batch)
     with block.mlp.register_forward_hook(_doubled):
         steered = view_of(model)
         assert not torch.allclose(METHODS["attnlrp"](steered, batch).tokens, plain.tokens)
-        with pytest.raises(UnsupportedMethod, match=r"transformer\.h\.0\.mlp computes something else"):
+        with pytest.raises(UnsupportedMethod, match=r"transformer\.h\.0\.mlp may compute something else"):
             METHODS["alti_logit"](steered, batch)
     with projection.register_forward_hook(_doubled):
         doubled = METHODS["lrp"](view_of(model), batch)
     for parameter in projection.parameters():
         parameter.mul_(2)
     torch.testing.assert_close(doubled.tokens, METHODS["lrp"](view_of(model), batch).tokens)
-
-
-def test_a_model_whose_hooks_fail_on_another_text_is_refused_in_one_line():
-    model = tiny_model("gpt2", dtype="float32").model
-    model.transformer.wte.register_forward_hook(lambda _, args, output: output[:, 20].expand_as(output))
-    with pytest.raises(UnsupportedModel, match=r"GPT2LMHeadModel fails on a text of 7 tokens \(IndexError"):
-        view_of(model)

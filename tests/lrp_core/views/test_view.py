@@ -9,7 +9,7 @@ from tests.tiny import ragged_rows
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_logits_at_the_predicted_position_equal_the_stock_forward(view, side):
     rows = ragged_rows(view)
-    logits = view.logits(view.hidden(batch := Batch.collate(rows, 0, side)), batch)
+    logits = view.logits(Batch.collate(rows, 0, side))
     for row, ours in zip(rows, logits, strict=True):
         stock = oracles.stock(view, input_ids=torch.tensor([row["input_ids"]])).logits[0, row["position"]]
         torch.testing.assert_close(ours, stock[[row["target_id"], row["foil_id"]]])

@@ -11,8 +11,7 @@ from closelook.evaluation.benchmark.demo.labelled import judged
 from closelook.evaluation.benchmark.demo.passages import SOURCES
 from closelook.evaluation.benchmark.views import tokenise
 from closelook.evaluation.tasks import TASKS
-from closelook.lrp_core.readers.predictions import predicted
-from closelook.lrp_core.readers.readout import over_vocabulary, rows_for
+from closelook.lrp_core.readers.predictions import predicted, rows_for
 from closelook.lrp_core.records.types import Batch, span_row
 from tools.demo_models import head_logits, lesson_of, train
 
@@ -38,9 +37,8 @@ def is_right(view, task, rows):
     if view.family.decoder is not None:
         return predicted(view, batch)[:, 0] == batch.target_ids
     if task == SOURCES:
-        _, likeliest = over_vocabulary(view, view.prediction(view.hidden(batch), batch).flatten(0, 1))
-        return (likeliest.view_as(batch.span_ids) == batch.span_ids).all(1)
-    target, foil = view.logits(view.hidden(batch), batch).unbind(-1)
+        return (view.all_logits(batch).argmax(-1) == batch.span_ids).all(1)
+    target, foil = view.logits(batch).unbind(-1)
     return target > foil
 
 
