@@ -401,7 +401,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         seed = recipe.seed if chosen.seed is None else chosen.seed
         recipe = replace(recipe, seed=seed, steps=chosen.steps or recipe.steps)
         out = chosen.out / name if chosen.out else model_dir(name)
-        if out != model_dir(name) and lesson is not seeing and not chosen.mnist:
+        if not chosen.mnist and lesson is not seeing and out != model_dir(name):
             AutoTokenizer.from_pretrained(model_dir(name)).save_pretrained(out)
         train(name, out, lesson(name, recipe), recipe)
 

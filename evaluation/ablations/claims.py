@@ -185,10 +185,7 @@ def judged(sample: Sample, claim: Claim, run: Ablated, by_chance: bool = False) 
 
 
 def _of_masks(sample: Sample, claim: Claim, by_chance: bool) -> dict[str, float | None]:
-    """LDS and infidelity of a claim against L and F (see the module), as means over folds; None if undefined.
-
-    With `by_chance` LDS is 0, the expected value for random relevance.
-    """
+    """LDS and infidelity of a claim against L and F (see the module), as means over folds; None if undefined."""
     numbers: dict[str, list[float]] = {}
     for fold, relevance in zip(sample.folds, claim.relevance, strict=True):
         kept = fold.kept[fold.judge]
@@ -208,10 +205,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _drops(sample: Sample, claim: Claim, run: Ablated, by_chance: bool) -> dict[str, list[float]]:
-    """The drops of L, F and y without the most relevant units: a list for each, in the order of `Sample.sizes`.
-
-    With `by_chance` the units removed are random ones.
-    """
+    """The drops of L, F and y without the most relevant units: a list for each, in the order of `Sample.sizes`."""
     at = {mask.tobytes(): number for number, mask in enumerate(run.kept)}
     drops = {}
     for name, worth in (("l", run.log_probability), ("f", run.summed_logits), ("y", run.answer_odds)):
@@ -228,10 +222,7 @@ def _drops(sample: Sample, claim: Claim, run: Ablated, by_chance: bool) -> dict[
 
 
 def _of_evidence(evidence: np.ndarray, claim: Claim, by_chance: bool) -> dict[str, float]:
-    """The metrics of evidence that are shown for sources, over a sample's units as others are over tokens.
-
-    `evidence` [n] marks units. Values are means over the claim's folds; with `by_chance`, the chance level.
-    """
+    """The metrics of evidence that are shown for sources, over a sample's units as others are over tokens."""
     metrics = {name: METRICS[name] for name in shown(UNITS)}
     if by_chance:
         units, marked = np.array([len(evidence)]), np.array([evidence.sum()])

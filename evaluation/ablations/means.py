@@ -168,10 +168,7 @@ def _numbers(row: Row) -> Iterable[tuple[str, float]]:
 
 
 def _alike(columns: Mapping[Variant, np.ndarray], resampling: Resampling) -> dict[Variant, Summary]:
-    """The mean of LEAD, on common samples, of each variant that has it for all of these.
-
-    Common samples are those for which every variant that is not screened has a value; `columns` [N] are the values.
-    """
+    """The mean of LEAD, on common samples, of each variant that has it for all of these."""
     common = np.all([np.isfinite(values) for variant, values in columns.items() if not variant.screened], axis=0)
     drawn, bounds = resampling.among(common), MEASURES[LEAD].bounds
     alike = {}

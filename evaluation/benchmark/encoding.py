@@ -315,10 +315,7 @@ def words(
 
 
 def _without_spaces(group: list[int], texts: Sequence[str], segmenter: Segmenter | None) -> Iterator[list[int]]:
-    """A group of indices of pieces, split beside characters of scripts without spaces, or where `segmenter` splits.
-
-    Combining marks stay with the character before them. Raises UserError if the segmenter changes the text.
-    """
+    """A group of indices of pieces, split beside characters of scripts without spaces, or where `segmenter` splits."""
     text = "".join(texts[at] for at in group)
     if not _WITHOUT_SPACES.search(text):
         yield group

@@ -155,10 +155,7 @@ def peaks(relevance: pa.Table) -> np.ndarray:
 
 
 def _tokens_of(relevance: pa.Table, masks: Masks) -> tuple[np.ndarray, np.ndarray]:
-    """(the view token of each relevance value [S'], offsets [R + 1] of the rows of `relevance` into these values).
-
-    Raises Mismatch for a row without a view, or with another number of tokens than its view.
-    """
+    """(the view token of each relevance value [S'], offsets [R + 1] of the rows of `relevance` into these values)."""
     view = masks.find(relevance["sample_id"])
     start, length = masks.offsets[view], np.diff(masks.offsets)[view]
     lengths = pc.list_value_length(relevance["relevance"]).to_numpy()

@@ -219,10 +219,7 @@ def on_common_samples(values: Mapping[str, Mapping[str, np.ndarray | float]]) ->
 
 
 def _p_zero(values: np.ndarray, resampling: Resampling) -> float:
-    """The p value of a sign-flip test that the finite `values` [N] are symmetric about zero; 1 without values.
-
-    The values of a cluster change their sign together.
-    """
+    """The p value of a sign-flip test that the finite `values` [N] are symmetric about zero; 1 without values."""
     known = np.isfinite(values)
     finite = values[known]
     if not len(finite) or not resampling.resamples:

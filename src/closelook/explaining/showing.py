@@ -36,7 +36,7 @@ def _show(explained: Explained, dtype: str, by_word: bool) -> None:
     width = max(len(line.label) for line in of_methods.lines)
     for line, method in zip(of_methods.lines, explained.methods, strict=True):
         label = f"{line.label:{width}}  "
-        if problem := _unshown([line], dtype):
+        if problem := _unshown(line, dtype):
             say(label + problem)
         elif explained.images is not None:
             say(label + _patches(explained, line))
@@ -49,11 +49,11 @@ def _show(explained: Explained, dtype: str, by_word: bool) -> None:
             say(Text(label) + _tokens(explained, of_methods, line))
 
 
-def _unshown(lines: Sequence[Line], dtype: str) -> str:
-    """The reason why lines of relevance are not shown; "" if they are."""
-    if not all(line.finite for line in lines):
+def _unshown(line: Line, dtype: str) -> str:
+    """The reason why a line of relevance is not shown; "" if it is."""
+    if not line.finite:
         return not_finite(dtype)
-    return "" if any(any((*line.values, *(line.decoder or ()))) for line in lines) else "nothing beyond rounding"
+    return "" if any((*line.values, *(line.decoder or ()))) else "nothing beyond rounding"
 
 
 def _number(explained: Explained) -> str:

@@ -15,13 +15,6 @@ def ansi(text):
     return out.getvalue()
 
 
-def test_colours_diverge_from_white():
-    assert colour(0) == "#ffffff"
-    assert colour(1) == "#{:02x}{:02x}{:02x}".format(*heatmap.POSITIVE) == colour(7)
-    assert colour(-1) == "#{:02x}{:02x}{:02x}".format(*heatmap.NEGATIVE)
-    assert colour(0.5) not in (colour(0), colour(1))
-
-
 @pytest.mark.parametrize("share", [-1, -0.5, 0, 0.5, 1])
 def test_black_text_is_legible_on_every_colour(share):
     channels = [int(colour(share)[at : at + 2], 16) / 255 for at in (1, 3, 5)]

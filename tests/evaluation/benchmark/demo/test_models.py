@@ -1,6 +1,8 @@
+import struct
 from functools import cache, partial
 from itertools import product
 
+import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
@@ -109,6 +111,17 @@ def test_the_script_trains_the_models_that_it_is_told_into_a_folder(tmp_path, mo
     demo_models.main(["--models", "bert-sentiment", "--steps", "1", "--seed", "5", "--out", str(tmp_path)])
     assert load_model(str(tmp_path / "bert-sentiment")).kind.labels
     assert AutoTokenizer.from_pretrained(tmp_path / "bert-sentiment")("fine")
+
+
+def test_the_script_trains_a_model_of_digits(tmp_path, monkeypatch):
+    files = {"images-idx3": np.random.default_rng(0).integers(0, 256, (10, 28, 28), np.uint8)}
+    files["labels-idx1"] = np.arange(10, dtype=np.uint8)
+    for name, values in files.items():
+        head = struct.pack(f">{1 + values.ndim}I", 0x800 + values.ndim, *values.shape)
+        (tmp_path / f"t10k-{name}-ubyte").write_bytes(head + values.tobytes())
+    monkeypatch.setattr(demo_models, "Recipe", partial(demo_models.Recipe, batch=4, pool=8))
+    demo_models.main(["--mnist", str(tmp_path), "--out", str(tmp_path / "out"), "--steps", "1"])
+    assert load_model(str(tmp_path / "out" / "mnist")).kind.images
 
 
 def test_an_unknown_demo_model_is_refused_with_the_known_ones():
