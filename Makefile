@@ -2,6 +2,7 @@
 PYTHON ?= python3
 DEVICE ?= cuda
 SEED   ?= $(shell date +%Y%m%d)
+DATA   ?= ../shared/data
 NUMERIC ?= -m "numeric and not nightly" --one-of 4
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -11,7 +12,7 @@ STAMP  := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-files test-ray nightly numeric gpu lint format clean
+.PHONY: help venv demo real real-quick test test-files test-ray nightly numeric gpu lint format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
@@ -30,6 +31,12 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: venv  ## run the whole job on the embedded default and say where the report is
 	$(BIN)/closelook run --config demo
+
+real: venv  ## fetch pretrained models, fine-tune two classifiers and run the benchmark on them; DATA=DIR holds published data
+	$(BIN)/python -m tools.real --data $(DATA) $(ARGS)
+
+real-quick: venv  ## the same in minutes, with few samples
+	$(BIN)/python -m tools.real --data $(DATA) --quick $(ARGS)
 
 test: venv  ## run the tests: file by file on every core, then those that start a Ray, which takes every core by itself
 	@status=0; for part in test-files test-ray; do $(MAKE) --no-print-directory $$part || status=$$?; done; exit $$status

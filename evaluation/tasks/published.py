@@ -7,7 +7,7 @@ from functools import partial
 
 from closelook.evaluation.benchmark.demo.grammar import DEMO
 from closelook.evaluation.benchmark.samples import Beginning
-from closelook.evaluation.benchmark.sources import agreement, judged
+from closelook.evaluation.benchmark.sources import agreement, geco, judged
 from closelook.evaluation.benchmark.sources.generations import GENERATIONS
 from closelook.evaluation.benchmark.sources.pictures import IMAGE_FOLDER, MNIST
 from closelook.evaluation.benchmark.sources.squad import SQUAD, SQUAD_PASSAGES
@@ -144,6 +144,17 @@ TASKS = (
         sources=(judged.IMDB,),
         predicts="the sentiment",
         labels=judged.SST2_LABELS,
+    ),
+    Task(
+        name="geco",
+        title="gender of sentences",
+        about="Whether a sentence of Wikipedia is about women or about men.",
+        sources=(geco.GECO,),
+        predicts="the gender",
+        output="label",
+        labels=geco.LABELS,
+        evidence="source",
+        evidence_about="by construction: the words in which the two forms of a sentence differ, and no other.",
     ),
     Task(
         name="images",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from closelook.evaluation.benchmark.demo import EVERY, place_of
 from closelook.evaluation.benchmark.labels import distinct
 from closelook.evaluation.tasks.record import Output
+from closelook.gguf import folder_of
 from closelook.hub import hub_reachable
 from closelook.jobs.config import ModelConfig
 from closelook.jobs.geometries import GEOMETRIES
@@ -77,11 +78,16 @@ def fetch(location: str, name: str, revision: str | None = None) -> str | None:
 
 
 def location_of(model: ModelConfig) -> str:
-    """The directory of a model's files, or its id on the hub. Raises UserError for a demo model that does not exist."""
+    """The directory of a model's files, or its id on the hub.
+
+    Raises UserError for a demo model or GGUF file that does not exist, ModelUnavailable for one out of reach.
+    """
     try:
-        return place_of(model.id)
+        return retried(lambda: folder_of(place_of(model.id), model.revision), HUB_PATIENCE_S)
     except UserError as error:
         raise UserError(f"model {model.name}: {error}") from None
+    except OSError as error:
+        raise ModelUnavailable(f"model {model.name}: {one_line(error)}") from error
 
 
 def reserved(prefix: str) -> list[str]:

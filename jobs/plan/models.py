@@ -180,10 +180,10 @@ def _identity(model: ModelConfig, location: str, commit: str | None, adapted: st
     return f"{weights}{adapted}{generic}"
 
 
-def _check_opened(resolved: ResolvedModel) -> None:
+def _check_opened(resolved: ResolvedModel, location: str) -> None:
     """Raises ModelUnavailable if the files that were just opened are not those to which the model was pinned."""
     model = resolved.config
-    opened = _identity(model, resolved.location, resolved.revision, adapter_key(model), resolved.family)
+    opened = _identity(model, location, resolved.revision, adapter_key(model), resolved.family)
     if opened != resolved.identity:
         raise ModelUnavailable(
             f"model {model.name}: its weights changed during the run: opened are {opened}, planned were "
@@ -210,10 +210,11 @@ def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -
     limits = {int(key) if key.isdigit() else key: limit for key, limit in (model.max_memory or {}).items()}
     folder = tempfile.mkdtemp(prefix="closelook-offload-") if model.offload else None
     try:
-        if not Path(resolved.location).is_dir():
-            retried(lambda: fetch_weights(resolved.location, resolved.revision), HUB_PATIENCE_S)
+        location = location_of(model)  # where this machine keeps it
+        if not Path(location).is_dir():
+            retried(lambda: fetch_weights(location, resolved.revision), HUB_PATIENCE_S)
         view = load_model(
-            resolved.location,
+            location,
             dtype=dtype,
             device=device,
             revision=resolved.revision,
@@ -230,7 +231,7 @@ def open_view(resolved: ResolvedModel, dtype: str, device: str, seed: int = 0) -
         raise ModelUnavailable(f"model {model.name} cannot be loaded: {one_line(error)}") from error
     if folder is not None:
         weakref.finalize(view.model, shutil.rmtree, folder, ignore_errors=True)
-    _check_opened(resolved)
+    _check_opened(resolved, location)
     return replace(view, read_tokenizer=read_tokenizer)
 
 

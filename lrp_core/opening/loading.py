@@ -80,7 +80,7 @@ def load_model(
         folder_of_weights = _folder_of(name, revision)
         if folder_of_weights is not None:
             check_size(config, folder_of_weights, family)
-        with _without_report():
+        with without_report():
             model, report = _auto(config, family).from_pretrained(
                 name,
                 config=config,
@@ -89,7 +89,7 @@ def load_model(
                 attn_implementation=_attention(config, attn, family),
                 use_safetensors=True,
                 trust_remote_code=False,
-                ignore_mismatched_sizes=True,  # `_check_weights` reports them by name
+                ignore_mismatched_sizes=True,  # `check_weights` reports them by name
                 output_loading_info=True,
                 **placement,
             )
@@ -104,7 +104,7 @@ def load_model(
         raise UserError(f"cannot load {name}: not a local directory, and the hub says: {reason}") from error
     except SafetensorError as error:
         raise UserError(f"the weights of {name} are cut off or damaged ({error}): download them again") from error
-    _check_weights(name, type(model).__name__, config, report, brought=adapters.brought(folder) if folder else set())
+    check_weights(name, type(model).__name__, config, report, brought=adapters.brought(folder) if folder else set())
     view = view_of(model if folder is None else adapters.attached(model, folder, merge), family)
     return replace(view, read_tokenizer=partial(_tokenizer, name, revision))
 
@@ -205,7 +205,7 @@ def check_place(dtype: str, device: str) -> None:
         raise UserError(f"there is no device {device!r}: torch {torch.__version__} sees {there_are} here")
 
 
-def _check_weights(
+def check_weights(
     name: str, architecture: str, config: PretrainedConfig, report: Mapping[str, Any], brought: Collection[str]
 ) -> None:
     """Raise UserError if weights are missing in the model's files or have other shapes, and would so be random.
@@ -236,8 +236,8 @@ def _some(keys: Sequence[str], shown: int = 4) -> str:
 
 
 @contextmanager
-def _without_report() -> Iterator[None]:
-    """Inside, transformers does not log its report on weights; `_check_weights` reports problems in one line."""
+def without_report() -> Iterator[None]:
+    """Inside, transformers does not log its report on weights; `check_weights` reports problems in one line."""
 
     def is_news(record: logging.LogRecord) -> bool:
         return not any(known in record.getMessage() for known in ("LOAD REPORT", "checkpoint seem corrupted"))

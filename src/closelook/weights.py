@@ -14,14 +14,18 @@ from pathlib import Path
 from closelook.lrp_core.opening.checkpoint import CONFIG, weight_files
 
 LARGE_BYTES = 1 << 26  # hashes of smaller files are not kept
+GGUF_SOURCE = "gguf.sha256"  # in a folder that was converted from a GGUF file, the hash of this file
 SETTLED_S = 10.0  # hashes of files that changed since are not kept
 
 
 def numbers_of(directory: Path) -> list[Path]:
     """The files of a model's directory that decide its numbers. Raises as `weight_files`.
 
-    They are weights and config, and the settings of generation that say with which tokens a decoder begins.
+    They are weights and config, and the settings of generation that say with which tokens a decoder begins; of a model
+    that was converted from a GGUF file, the hash of this file.
     """
+    if (directory / GGUF_SOURCE).is_file():
+        return [directory / GGUF_SOURCE]
     files = [directory / CONFIG, *weight_files(directory)]
     generation = directory / "generation_config.json"
     config = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
@@ -34,10 +38,14 @@ def hash_files(paths: Iterable[Path]) -> str:
     """A hash of the files' names and contents, in this order."""
     digest = hashlib.sha256()
     for path in paths:
-        known = path.stat()
-        stamp = (known.st_size, known.st_mtime_ns, known.st_ctime_ns, known.st_ino)
-        digest.update(f"{path.name}:{_hash_file(path.resolve(), stamp)};".encode())
+        digest.update(f"{path.name}:{hash_file(path)};".encode())
     return digest.hexdigest()
+
+
+def hash_file(path: Path) -> str:
+    """The SHA-256 of the file's content."""
+    known = path.stat()
+    return _hash_file(path.resolve(), (known.st_size, known.st_mtime_ns, known.st_ctime_ns, known.st_ino))
 
 
 @cache

@@ -24,6 +24,7 @@ from closelook.evaluation.benchmark.demo import place_of
 from closelook.evaluation.benchmark.encoding import Pieces, Segmenter
 from closelook.evaluation.benchmark.labels import distinct, index_of, sharing
 from closelook.evaluation.benchmark.pictures import SETTINGS, Preprocessing
+from closelook.gguf import folder_of
 from closelook.hub import hub_reachable
 from closelook.lrp_core.families.generic import GENERIC
 from closelook.lrp_core.opening.checkpoint import CONFIG
@@ -198,7 +199,10 @@ def open_model(
 
 def _location(model: str) -> str:
     """The folder or hub id of a model. Raises UserError if there is no such folder or demo, or the hub is silent."""
-    place = place_of(model)
+    try:
+        place = folder_of(place_of(model))
+    except OSError as error:
+        raise UserError(f"cannot get {model} from the hub: {str(error).strip().splitlines()[0]}") from error
     if Path(place).is_dir():
         return place
     try:

@@ -68,3 +68,28 @@ def test_reviews_are_files_in_folders_named_by_their_label(tmp_path):
     assert rows == {"Fine.<br />": ("positive", '{"rating": 9}'), "Dull.": ("negative", '{"rating": 2}')}
     with pytest.raises(UserError, match=r"no \.txt file"):
         rows_of("imdb", tmp_path / "nowhere")
+
+
+def test_geco_marks_the_words_in_which_the_two_forms_of_a_sentence_differ(tmp_path):
+    forms = [
+        ["She", "lent", "the", "she-wolf", "(", "hers", ")", "."],
+        ["He", "lent", "the", "wolf", "(", "his", ")", "."],
+    ]
+    marks = [1, 0, 0, 1, 0, 1, 0, 0]
+    records = [
+        {"sentence": words, "ground_truth": marks, "target": target, "sentence_idx": 7}
+        for target, words in enumerate(forms)
+    ]
+    records += [{**records[0], "ground_truth": marks[1:]}, {**records[0], "target": 2}]
+    (tmp_path / "geco.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    rows = rows_of("geco", tmp_path)
+    kept = [row for row in rows if not is_reject(row)]
+    assert [(row["text"], row["label"]) for row in kept] == [
+        (" ".join(forms[0]), "female"),
+        (" ".join(forms[1]), "male"),
+    ]
+    for row, words in zip(kept, forms, strict=True):
+        evidence = [row["text"][start:end] for start, end in row["evidence"]]
+        assert evidence == [word for word, mark in zip(words, marks, strict=True) if mark]
+    assert kept[0]["cluster"] == kept[1]["cluster"]
+    assert reasons(rows) == {"geco.jsonl:3": "not as many marks as words", "geco.jsonl:4": "unknown label"}

@@ -103,8 +103,8 @@ def test_every_shipped_config_parses(name, tmp_path):
             ["methods=[{name: ../up, method: lrp}]"],
             "config key 'methods.../up.name': the name '../up' may contain only",
         ),
-        ("real", [], "add --set data=DIR, a folder with any of ra, sva, qa, wikitext, */*_agreement*.jsonl, sst2/dev."),
-        ("real", ["data=/none"], "no task data in /none: there is none of ra, sva, qa, wikitext, */*_agreement*.jsonl"),
+        ("real", [], "add --set data=DIR, a folder with any of ra, sva, */*_agreement*.jsonl, qa, wikitext, sst2/dev."),
+        ("real", ["data=/none"], "no task data in /none: there is none of ra, sva, */*_agreement*.jsonl, qa, wikitext"),
     ],
 )
 def test_a_config_error_is_one_line_that_names_the_key(source, overrides, message):
@@ -182,14 +182,14 @@ def test_placeholders_are_filled_and_candidates_without_a_value_dropped(tmp_path
     (tmp_path / "sva").mkdir()
     config = RunConfig.load("real", overrides=[f"data={tmp_path}"])
     assert config.tasks["sva"].path == f"{tmp_path}/sva"
-    assert list(config.tasks) == ["sva"], "tasks without data are left out"
+    assert list(config.tasks) == ["sva", "sva_few"], "tasks without data are left out"
     without_assets = RunConfig.load("real", overrides=[f"data={tmp_path}", "assets=null"])
-    assert without_assets.model("gpt2").tokenizer == ("openai-community/gpt2",)
-    folders = {"ra": "ra", "qa": "qa", "sources": "qa", "next_word": "wikitext", "blimp5": "*/*_agreement*.jsonl"}
-    folders |= {"sst2": "sst2/dev.tsv", "mnli": "mnli", "qnli": "qnli", "stsb": "stsb/stsb-en-dev.csv", "imdb": "imdb"}
+    assert without_assets.tasks["sva"].spacy[0] == "en_core_web_trf"
+    folders = {"ra": "ra", "blimp5": "*/*_agreement*.jsonl", "qa": "qa", "sources": "qa", "next_word": "wikitext"}
+    folders |= {"sst2": "sst2/dev.tsv", "geco": "geco/binary_gender_all.test.jsonl"}
     gone = [f"tasks.{name}: {tmp_path}/{folder} is not there" for name, folder in folders.items()]
     assert list(config.left_out) == gone
-    assert "models.tokenizer: {assets}/gpt2-bpe, since 'assets' is not set" in without_assets.left_out
+    assert "tasks.sva.spacy: {assets}/en_ud_ewt_sm, since 'assets' is not set" in without_assets.left_out
     assert RunConfig.load("demo").left_out == ()
 
 

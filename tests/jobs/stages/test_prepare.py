@@ -358,9 +358,21 @@ def test_the_export_loads_with_datasets(tmp_path, monkeypatch):
 
 def test_real_data_give_the_shares_of_close_look(tmp_path, shared, monkeypatch):
     monkeypatch.setattr(module, "DRIVER_ROWS", 10**6)  # all of them: Ray commits the same bytes
-    config = RunConfig.load(
-        "real", str(tmp_path / "root"), [f"data={shared / 'data'}", "tasks.sva.limit=700", "tasks.qa.limit=100"]
-    )
+    data, assets = shared / "data", shared / "models"
+    parsed = {"spacy": [str(assets / "en_ud_ewt_sm")]}
+    paradigms = str(data / "*" / "*_agreement*.jsonl")
+    tasks = {
+        "ra": {"source": "blimp", "path": str(data / "ra"), **parsed},
+        "sva": {"source": "lgd", "path": str(data / "sva"), "limit": 700, **parsed},
+        "qa": {"source": "squad", "path": str(data / "qa"), "limit": 100},
+        "blimp5": {"source": "blimp5", "path": paradigms, "balance": True, **parsed},
+    }
+    models = [
+        {"name": "bert", "id": "random/bert-base", "tokenizer": str(assets / "bert-wordpiece")},
+        {"name": "gpt2", "id": "random/gpt2", "tokenizer": str(assets / "gpt2-bpe")},
+    ]
+    settings = {"name": "shares", "root": str(tmp_path / "root"), "tasks": tasks, "models": models}
+    config = RunConfig.model_validate({**settings, "methods": ["random"]})
     store = Store(config.root)
     assert prepare(config, store).complete
     result = audit_table(config, store, list(config.tasks))
