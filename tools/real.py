@@ -78,7 +78,8 @@ QUICK_STEPS = 40
 QUICK = (
     *("tasks.ra.limit=4", "tasks.sva.limit=4", "tasks.blimp5.limit=8", "tasks.qa.limit=1"),
     *("tasks.next_word.limit=1", "tasks.next_word.tokens=32"),
-    *("tasks.sva_few.path=none", "tasks.sources.path=none"),  # left out: hundreds of forward passes a sample
+    *("tasks.sva_few.limit=1", "models.smollm2-few.methods=[integrated_gradients, random]"),
+    "tasks.sources.path=none",  # which leaves the task out: a sample takes hundreds of forward passes
     *("tasks.sst2.limit=12", "tasks.geco.limit=12", "perturb.samples=2", "perturb.steps=4"),
     *("heads=null", "prune=null", "bench=null", "embeddings=[full]", "controls=null"),
     "methods=[attnlrp, lrp, gradient_x_input, random]",
