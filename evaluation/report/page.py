@@ -108,8 +108,8 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The first screen: which methods to use, and how sure that is."""
+class FirstScreen:
+    """What the first page shows without scrolling: which methods to use, and how sure that is."""
 
     sentence: str
     picture: Sequence[Figure]
@@ -129,7 +129,7 @@ class Site:
     summary: str = ""
     notes: Sequence[str] = ()
     boards: Sequence[Board] = ()
-    answer: Answer | None = None
+    first_screen: FirstScreen | None = None  # None without a comparison of methods
     glance: Sequence[Figure] = ()  # of the first page
 
     def files(self) -> dict[str, str | bytes]:
@@ -144,7 +144,7 @@ class Site:
         files: dict[str, str | bytes] = {}
         for page, values in contents.items():
             files[page] = self._page(page, list(contents), values)
-        shown_first = self.answer.picture if self.answer else ()
+        shown_first = self.first_screen.picture if self.first_screen else ()
         figures = [*shown_first, *self.glance, *(figure for part in self.parts for figure in part.figures)]
         tables = [leaderboard(self.boards), *self.tables]
         tables += [table for part in self.parts for table in (*part.tables, *part.details)]
@@ -175,7 +175,7 @@ class Site:
             "long": long,
             "summary": self.summary,
             "notes": self.notes,
-            "answer": self.answer,
+            "first_screen": self.first_screen,
             "meaning": MEANING,
             "boards": [(board, table_of(board, ranking)) for board in self.boards],
             "left_out": left_out(results, self.boards),

@@ -15,7 +15,6 @@ from typing import NamedTuple, ParamSpec
 from closelook.evaluation.scoring.controls import ControlRow
 from closelook.evaluation.scoring.faithfulness.areas import Agreement
 from closelook.evaluation.scoring.faithfulness.scores import Summary
-from closelook.evaluation.scoring.intervals import ROUNDING
 from closelook.evaluation.scoring.samples import NEAR_NOISE, NOISE, TELLING
 from closelook.evaluation.scoring.samples import ROUNDING as SMALLEST
 from closelook.evaluation.scoring.statistics import Comparison
@@ -159,13 +158,10 @@ def smallest_differences(
     Its labels are `labels` and SMALLEST_ROW. A cell is left out if the difference is not known, or if methods differ by
     a constant.
     """
-    if compared is None or compared.smallest is None:
-        return
-    for metric, column in columns.items():
-        if metric in compared.metrics:
-            smallest = float(compared.smallest[compared.metrics.index(metric)])
-            if smallest > ROUNDING:
-                yield Entry(section, (*labels, SMALLEST_ROW), column, Cell(smallest))
+    for metric, column in columns.items() if compared is not None else ():
+        smallest = compared.smallest_by(metric) if metric in compared.metrics else None
+        if smallest is not None:
+            yield Entry(section, (*labels, SMALLEST_ROW), column, Cell(smallest))
 
 
 BOLD = (

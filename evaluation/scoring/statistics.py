@@ -29,10 +29,6 @@ SURE = 0.05  # adjusted p values below this tell two methods apart
 FLIPS = 9_999  # random sign patterns; all patterns where these are not more
 HITS = ("pg", "pg2")  # metrics by which a sample is hit or not, and random relevance hits with a known probability
 FEWEST_TESTED = 6  # fewer samples, or clusters, are not tested
-TEST = (
-    "two-sided paired sign-flip test on the per-sample differences, p values adjusted for all pairs of methods of one "
-    "model, task and metric together (step-down max-T, Westfall and Young 1993)"
-)
 
 
 @dataclass(frozen=True)
@@ -47,7 +43,7 @@ class Comparison:
     high: np.ndarray
     difference_low: np.ndarray  # [M, M, K] ends for the row's mean minus the column's
     difference_high: np.ndarray
-    p: np.ndarray  # [M, M, K] adjusted for all pairs; 1 on the diagonal
+    p: np.ndarray  # [M, M, K] of paired tests, adjusted for all pairs, or of hits against chance; 1 on the diagonal
     #: [K] the smallest difference of two methods that n samples detect with a power of 0.8; None if it is not known, or
     #: if nothing is tested.
     smallest: np.ndarray | None = None
@@ -63,6 +59,11 @@ class Comparison:
     def is_tested(self) -> bool:
         """False if there are fewer than FEWEST_TESTED samples or clusters."""
         return (self.n if self.clusters is None else self.clusters) >= FEWEST_TESTED
+
+    def smallest_by(self, metric: str) -> float | None:
+        """The smallest difference that the samples show; None if it is not known, or methods differ by a constant."""
+        smallest = None if self.smallest is None else float(self.smallest[self.metrics.index(metric)])
+        return smallest if smallest is not None and smallest > ROUNDING else None  # nor if it is NaN
 
     def tested(self) -> Comparison:
         """This comparison; a copy whose p values are 1 if its samples or clusters are too few for a test."""

@@ -17,7 +17,7 @@ from closelook.jobs.products.record import Product
 from closelook.jobs.store import Artifact, Ledger, key_in, key_of, samples_of, views_of
 from closelook.versions import versions
 
-REPORT_VERSION = 36  # raised when closelook writes another report of the same store
+REPORT_VERSION = 37  # raised when closelook writes another report of the same store
 _UNLISTED = ("runtime", "pruning", "bench")  # folders with files that are in no manifest
 
 

@@ -13,7 +13,6 @@ from closelook.evaluation.report.render import number
 from closelook.evaluation.report.results import Results
 from closelook.evaluation.report.table import Cell
 from closelook.evaluation.scoring.faithfulness.scores import MEASURES
-from closelook.evaluation.scoring.intervals import ROUNDING
 from closelook.evaluation.scoring.metrics import METRICS, lead
 from closelook.evaluation.scoring.statistics import Comparison
 
@@ -73,9 +72,9 @@ class Board:
 
     @property
     def spans(self) -> dict[str, str]:
-        """The range of the methods to use, by column: evidence, faithfulness and time.
+        """The range of the methods in `used`, by column: evidence, faithfulness and time.
 
-        Ranges are NOT_MEASURED if nothing was measured, and empty if there is no method to use.
+        Ranges are NOT_MEASURED if nothing was measured, and empty if there is no such method.
         """
         metric, used = METRICS[lead()], self.used
         columns = (metric.label, MEASURES[DELTA].label, "ms a sample")
@@ -155,10 +154,8 @@ def _failing(standings: Sequence[Standing]) -> str:
 
 def _power(compared: Comparison) -> str:
     """The sentence on the smallest difference that the samples can show; empty if it is unknown."""
-    if compared.smallest is None:
-        return ""
-    smallest = float(compared.smallest[compared.metrics.index(lead())])
-    if not smallest > ROUNDING:  # nor is it known if it is NaN, or methods differ by a constant
+    smallest = compared.smallest_by(lead())
+    if smallest is None:
         return ""
     below = f"differences of {METRICS[lead()].label} below {number(smallest, 1)} points often go unseen"
     return f"With {_samples_of(compared)}, {below} (power .8)."

@@ -103,8 +103,9 @@ BESIDE_RANDOM = Table(
     "table1_random",
     "Table 1, beside random",
     "The setting of table 1, with a row for each method. Numbers with 95 % intervals are over the samples that all "
-    f"methods have. {CHANCE} Δ is the difference from random: * p < 0.05, ** p < 0.01 (paired sign-flip test "
-    f"over all pairs together; rows of noise are not tested). {UNSEEN}",
+    f"methods have. {CHANCE} Δ is the difference from random: * p < 0.05, ** p < 0.01 (PG and PG2 by the exact "
+    "distribution of random relevance's hits, adjusted by Holm's method over the methods of a model and task; other "
+    f"metrics, and rows of noise, are not tested). {UNSEEN}",
     ("model", "method"),
 )
 

@@ -9,7 +9,7 @@ import yaml
 from closelook.evaluation.benchmark.demo import IDS
 from closelook.evaluation.report.explorers import Explorer, sample_explorer
 from closelook.evaluation.report.leaves import Entry
-from closelook.evaluation.report.overview.answer import answer_of, noting
+from closelook.evaluation.report.overview.first_screen import first_screen, noting
 from closelook.evaluation.report.overview.leaderboard import boards
 from closelook.evaluation.report.page import Provenance, Site
 from closelook.evaluation.report.results import Results
@@ -77,7 +77,7 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
         summary=_summary(run, results),
         notes=tuple(notes(run, results)),
         boards=shown_boards,
-        answer=answer_of(results, shown_boards, telling[0] if telling else None) if shown_boards else None,
+        first_screen=first_screen(results, shown_boards, telling[0] if telling else None) if shown_boards else None,
         glance=glance_figure(tables[1], results),
     )
     files, written = site.files(), {}

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from closelook.evaluation.report.overview.answer import levels, picture, sentence
+from closelook.evaluation.report.overview.first_screen import levels, picture, sentence
 from closelook.evaluation.report.overview.glossary import TERMS
 from closelook.evaluation.report.overview.leaderboard import (
     boards,

@@ -1,17 +1,17 @@
-"""The answer of the first screen: which methods to use, as a sentence, a picture and a table of levels."""
+"""The first screen: which methods to use, as a sentence, a picture and a table of levels."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from markupsafe import Markup
 
-from closelook.evaluation.report.drawing import POINT, Line, Panel, Plot, looks
+from closelook.evaluation.report.drawing import POINT, Line, Looks, Panel, Plot, looks
 from closelook.evaluation.report.heatmaps.markup import heatmaps
 from closelook.evaluation.report.leaves import Entry
 from closelook.evaluation.report.overview.standings import TOP, Board, Standing
-from closelook.evaluation.report.page import Answer, Figure
+from closelook.evaluation.report.page import Figure, FirstScreen
 from closelook.evaluation.report.results import Results
 from closelook.evaluation.report.table import Cell
 from closelook.evaluation.scoring.metrics import lead
@@ -23,7 +23,7 @@ PANELS = 2  # model-task pairs that the picture shows
 _SIZES = (4.0, 10.0)  # points: the marks of the fastest and of the slowest method of a panel
 
 PICTURE = Plot(
-    "answer",
+    "first_screen",
     "Evidence and faithfulness",
     "A point is a method, larger if it takes longer; lines are 95 % intervals, dashes random relevance.",
     ("finds the evidence (PG, %)", "faithfulness (ΔA, logits)"),
@@ -32,11 +32,11 @@ PICTURE = Plot(
 )
 
 
-def answer_of(results: Results, boards: Sequence[Board], sample: Entry | None) -> Answer:
+def first_screen(results: Results, boards: Sequence[Board], sample: Entry | None) -> FirstScreen:
     """The first screen, from at least one board; `sample` is the entry whose heat map it shows."""
     best = leaders(boards, results.baselines)
     shown = Markup() if sample is None else shown_sample(sample, [label for _, label, *_ in best])
-    return Answer(sentence(results, boards), picture(results, boards), shown, levels(results, boards))
+    return FirstScreen(sentence(results, boards), picture(results, boards), shown, levels(results, boards))
 
 
 def leaders(boards: Sequence[Board], baselines: Sequence[str]) -> list[tuple[str, str, int, int]]:
@@ -75,16 +75,12 @@ def sentence(results: Results, boards: Sequence[Board]) -> str:
 def _sureness(results: Results, boards: Sequence[Board]) -> str:
     """The sentence on the differences that the samples of the boards can show; empty if that is unknown."""
     compared = [found for board in boards if (found := results.compared(board.model, board.task)) is not None]
-    counts = [comparison.n for comparison in compared]
-    known = [comparison for comparison in compared if comparison.smallest is not None]
-    smallest = [float(comparison.smallest[comparison.metrics.index(lead())]) for comparison in known]  # type: ignore[index]
-    smallest = [value for value in smallest if math.isfinite(value) and value > 0]
+    smallest = [found for each in compared if (found := each.smallest_by(lead())) is not None]
     if not smallest:
         return ""
-    return (
-        f"Each pair has {_range(counts)} samples, with which differences below about {_range(map(round, smallest))} "
-        "points often go unseen."
-    )
+    samples = _range(each.n for each in compared)
+    points = _range(map(round, smallest))
+    return f"Each pair has {samples} samples, with which differences below about {points} points often go unseen."
 
 
 def _range(values: Iterable[int]) -> str:
@@ -114,16 +110,14 @@ def picture(results: Results, boards: Sequence[Board]) -> list[Figure]:
 
     Those with the most methods are drawn. Marks of slower methods are larger; dashed lines are random relevance.
     """
-    measured = {f"{board.model} · {board.task}": _measured(board, results.baselines) for board in boards}
-    by_model: dict[str, str] = {}
-    for title in sorted(measured, key=lambda title: -len(measured[title])):
-        if len(measured[title]) > 1:
-            by_model.setdefault(title.partition(" · ")[0], title)
-    look = looks({each.method for standings in measured.values() for each in standings}, results.methods)
-    chance = {f"{board.model} · {board.task}": _chance(board, results.baseline) for board in boards}
-    panels = []
-    for title in list(by_model.values())[:PANELS]:
-        panels.append(_panel(title, measured[title], chance[title], look))
+    drawn: dict[str, tuple[Board, list[Standing]]] = {}  # by model
+    measured = [(board, _measured(board, results.baselines)) for board in boards]
+    for board, standings in sorted(measured, key=lambda item: -len(item[1])):
+        if len(standings) > 1:
+            drawn.setdefault(board.model, (board, standings))
+    shown = list(drawn.values())[:PANELS]
+    look = looks({each.method for _, standings in shown for each in standings}, results.methods)
+    panels = [_panel(board, standings, results.baseline, look) for board, standings in shown]
     return PICTURE.figures(panels, results.methods)
 
 
@@ -133,14 +127,8 @@ def _measured(board: Board, baselines: Sequence[str]) -> list[Standing]:
     return [each for each in standings if each.evidence.value is not None and each.faithfulness.value is not None]
 
 
-def _chance(board: Board, baseline: str | None) -> float:
-    """The evidence of random relevance on a board; NaN if the board lacks it."""
-    values = [each.evidence.value for each in board.standings if each.method == baseline]
-    return math.nan if not values or values[0] is None else values[0]
-
-
-def _panel(title: str, standings: Sequence[Standing], chance: float, look: Mapping[str, dict[str, object]]) -> Panel:
-    """The panel of a board."""
+def _panel(board: Board, standings: Sequence[Standing], baseline: str | None, look: Looks) -> Panel:
+    """The panel of a board with these methods, and lines of what random relevance has."""
     lines = []
     logs = [math.log(each.seconds) for each in standings if each.seconds]
     for standing in standings:
@@ -151,8 +139,9 @@ def _panel(title: str, standings: Sequence[Standing], chance: float, look: Mappi
         bars = [(_ends(x), [y.value] * 2, {"linewidth": 0.7}), ([x.value] * 2, _ends(y), {"linewidth": 0.7})]
         marks = {"color": look[standing.method]["color"], "markersize": size, "markeredgecolor": "white"} | POINT
         lines.append(Line(standing.label, [x.value], [y.value], marks, bars=bars))
-    crossing = None if math.isnan(chance) else (chance, 0.0)
-    return Panel(title, lines, {"xlim": (-4, 104)}, crossing=crossing)
+    chance = [each.evidence.value for each in board.standings if each.method == baseline]
+    crossing = (chance[0], 0.0) if chance and chance[0] is not None else None
+    return Panel(f"{board.model} · {board.task}", lines, {"xlim": (-4, 104)}, crossing=crossing)
 
 
 def _size(log_seconds: float, logs: Sequence[float]) -> float:
