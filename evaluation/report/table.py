@@ -158,7 +158,9 @@ def smallest_differences(
     Its labels are `labels` and SMALLEST_ROW. A cell is left out if the difference is not known, or if methods differ by
     a constant.
     """
-    for metric, column in columns.items() if compared is not None else ():
+    if compared is None:
+        return
+    for metric, column in columns.items():
         smallest = compared.smallest_by(metric) if metric in compared.metrics else None
         if smallest is not None:
             yield Entry(section, (*labels, SMALLEST_ROW), column, Cell(smallest))

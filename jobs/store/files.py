@@ -215,8 +215,11 @@ class Files:
     def _listed(self, folder: str, recursive: bool) -> dict[str, pafs.FileInfo]:
         """The files and folders in `folder` (`recursive`: at any depth), by path, sorted by path."""
         selector = pafs.FileSelector(self._at(folder), allow_not_found=True, recursive=recursive)
-        infos = {info.path[len(self._base) + 1 :]: info for info in self._info(selector)}
-        return dict(sorted(infos.items()))
+        try:
+            infos = self._info(selector)
+        except FileNotFoundError:  # Arrow opened it in vain, and when it asked whether it exists, another had made it
+            infos = self._info(selector)
+        return dict(sorted((info.path[len(self._base) + 1 :], info) for info in infos))
 
     def exists(self, path: str) -> bool:
         """True if `path` is a file or folder."""

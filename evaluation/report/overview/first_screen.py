@@ -75,12 +75,12 @@ def sentence(results: Results, boards: Sequence[Board]) -> str:
 def _sureness(results: Results, boards: Sequence[Board]) -> str:
     """The sentence on the differences that the samples of the boards can show; empty if that is unknown."""
     compared = [found for board in boards if (found := results.compared(board.model, board.task)) is not None]
-    smallest = [found for each in compared if (found := each.smallest_by(lead())) is not None]
+    smallest = [points for each in compared if (points := each.smallest_by(lead())) is not None]
     if not smallest:
         return ""
     samples = _range(each.n for each in compared)
-    points = _range(map(round, smallest))
-    return f"Each pair has {samples} samples, with which differences below about {points} points often go unseen."
+    differences = _range(map(round, smallest))
+    return f"Each pair has {samples} samples, with which differences below about {differences} points often go unseen."
 
 
 def _range(values: Iterable[int]) -> str:

@@ -94,6 +94,19 @@ def test_missing_things_are_told_apart(store):
     store.delete("nothing")
 
 
+def test_a_folder_that_another_process_makes_meanwhile_is_listed(store, monkeypatch):
+    """Arrow opens the folder, in vain, and then asks whether it exists: by then it does, and Arrow raises an error."""
+    listed = store._fs.get_file_info
+
+    def made_meanwhile(selector):
+        monkeypatch.setattr(store, "_fs", SimpleNamespace(get_file_info=listed))
+        os.makedirs(f"{store.root}/heads")
+        raise FileNotFoundError(errno.ENOENT, "Cannot list directory")
+
+    monkeypatch.setattr(store, "_fs", SimpleNamespace(get_file_info=made_meanwhile))
+    assert store.files("heads") == []
+
+
 def test_manifests_are_replaced_as_a_whole(store):
     store.write_manifest("b", {"n": 1, "files": {}, "long": "x" * 100})
     store.write_manifest("b", {"n": 2, "files": {}})
