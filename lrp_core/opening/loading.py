@@ -76,7 +76,6 @@ def load_model(
         if folder is not None:
             adapters.check_base(folder, name)
             config = adapters.with_head_of(config, folder, family)
-            adapters.check_fit(config, folder, family, merge)
         folder_of_weights = _folder_of(name, revision)
         if folder_of_weights is not None:
             check_size(config, folder_of_weights, family)

@@ -138,7 +138,6 @@ VARIANTS = {
     "position_embedding_type=absolute only, not relative_key": ("bert", {"position_embedding_type": "relative_key"}),
     "not relative_key_query": ("roberta", {"position_embedding_type": "relative_key_query"}),
     "word_embed_proj_dim=hidden_size .16. only, not 8": ("opt", {"word_embed_proj_dim": 8}),
-    "inner_group_num=1 only, not 2": ("albert", {"inner_group_num": 2}),
     "classifier_activation=gelu only, not silu": ("modernbert", {"classifier_activation": "silu"}),
     "layer_norm_elementwise_affine=True only": ("opt", {"layer_norm_elementwise_affine": False}),
 }
