@@ -15,7 +15,7 @@ from tests.second_device.kinds import KINDS, OF_RULES, batch_of, check
 from tests.tiny import BOTH, FEWER, IMAGES, MORE, TINY
 
 #: They divide by scores near zero, which raises rounding up to 1e5 times: relevance of a ViT of 4 layers in float32 is
-#: 1.5e-2 from that in float64, and 5e-2 from that of weights one unit of rounding away. So they run in float64.
+#: 1.5e-2 from that in float64, and 5e-2 from that of weights one unit of rounding away. They are compared in float64.
 UNSTABLE = ("lrp_identity_softmax", "lrp_distributed_bias")
 FEW = {"samples": 3, "steps": 3}  # their number is for other tests
 
