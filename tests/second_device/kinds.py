@@ -53,7 +53,8 @@ def check(
 ) -> None:
     """Check that `compute(model, rows)` gives the same on the second device and the CPU, for both SIZES.
 
-    Numbers are compared in `dtype`; in float32 it must wait at most `most` times, for the larger size not more often, besides `a_row` times for each row.
+    Numbers are compared in `dtype`. In float32 it must wait at most `most` times, for the larger size not more often,
+    besides `a_row` times for each row.
     """
     fixed, waits = [], []
     for layers, rows in SIZES:
