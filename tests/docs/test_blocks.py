@@ -17,10 +17,8 @@ EXTEND = "tests/docs/test_extend.py::test_"
 
 #: Of each page, what a block of a clone holds (a file, or a command that needs development models), and its test.
 RUN = {
-    "README.md": {
-        "entry-points": "tests/jobs/packages/test_installed.py::test_a_method_of_ones_own_is_in_the_report_of_a_run",
-    },
     "extend.md": {
+        "nearest = ": "tests/jobs/packages/test_installed.py::test_a_method_of_ones_own_is_in_the_report_of_a_run",
         "[build-system]": f"{EXTEND}the_package_is_shown_as_it_is",
         "EMBEDDING_POWER = ": f"{EXTEND}the_package_is_shown_as_it_is",
         "OPEN_LOOP = replace": f"{EXTEND}a_rule_of_the_package_changes_the_gradient_that_its_method_reads",
