@@ -78,7 +78,7 @@ ROW = {"text": "The keys to the cabinet ___ old.", "target": "are", "foil": "is"
 
 @pytest.fixture(scope="module")
 def mine(environment, run):
-    """(output, folder of logs) of a run on Ray with the first method of docs/extend.md, in an environment with secrets."""
+    """(output, folder of logs) of a run on Ray with the first method of docs/extend.md, beside secrets."""
     [site] = environment[0].glob("lib/python*/site-packages")
     entries = tomllib.loads(block("toml", "closelook.methods"))["project"]["entry-points"]["closelook.methods"]
     install(site, "my_package", block("python", "NEAREST = Method"), methods=entries)
