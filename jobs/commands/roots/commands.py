@@ -43,7 +43,7 @@ def benchmark(name: str) -> ModuleType:
 
 
 def _add_stages(name: str, about: str, stages: tuple[str, ...]) -> None:
-    """Add the command `name`, with the help `about`, which runs these stages. Help shows few of single stages."""
+    """Add the command `name`, with the help `about`, which runs these stages. Help shows few single stages."""
     is_shown = name in ("run", "prepare", "report")
 
     @command(RUNS, f"{name} --config demo", name=name, help=about, hidden=not is_shown)
