@@ -122,11 +122,7 @@ class _Visitor:
 
 
 def _allowed(mask: Tensor | None, query: Tensor, causal: bool) -> Tensor:
-    """The mask [B | 1, Ti, Tj] of allowed pairs, from the mask that transformers gives the sdpa kernel.
-
-    transformers gives None if the causal flag suffices. Raises UnsupportedModel for masks that are additive or
-    differ by head.
-    """
+    """The mask [B | 1, Ti, Tj] of allowed pairs, from the mask that transformers gives the sdpa kernel."""
     if mask is None:
         every = torch.ones(1, query.shape[2], query.shape[2], dtype=torch.bool, device=query.device)
         return every.tril_() if causal else every

@@ -89,10 +89,7 @@ class MemoryPlan:
         return self.batch == 1 and self.chunk.is_smallest
 
     def halved(self, batch: int) -> MemoryPlan:
-        """The plan to try after memory ran out: `batch` samples with the same chunk, or with half of it for one.
-
-        Its `length` and `bytes` are still those of the plan that ran out.
-        """
+        """The plan to try after memory ran out: `batch` samples with the same chunk, or with half of it for one."""
         return replace(self, batch=batch, chunk=self.chunk if self.batch > 1 else self.chunk.half)
 
 

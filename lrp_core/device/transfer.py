@@ -12,10 +12,7 @@ from torch import Tensor
 
 
 def to_device(value: Tensor, device: torch.device | str) -> Tensor:
-    """The tensor on a device; a copy from the CPU to a GPU is asynchronous, through pinned memory.
-
-    Later work on the GPU's current stream runs after the copy, and torch keeps the pinned memory until it has ended.
-    """
+    """The tensor on a device; a copy from the CPU to a GPU is asynchronous, through pinned memory."""
     if str(device).startswith("cuda") and value.device.type == "cpu":
         return value.pin_memory().to(device, non_blocking=True)
     return value.to(device)

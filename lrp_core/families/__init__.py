@@ -129,10 +129,7 @@ def family_of(config: PretrainedConfig, architecture: str | None = None, name: s
 
 
 def _with_head_of(family: Family, architecture: str) -> Family:
-    """The family, or the same with labels if the class `architecture` has a classifier or regressor on top.
-
-    Raises UnsupportedModel for a class with another head.
-    """
+    """The family, or the same with labels if the class `architecture` has a classifier or regressor on top."""
     labelled = family.with_labels
     if labelled is not None and class_in(labelled.kind.classes, family) == architecture:
         return labelled

@@ -172,10 +172,7 @@ def _hiding(
     gone: Tensor,
     **more: Any,
 ) -> Attended:
-    """Attention in which no query sees the keys of the tokens `gone` [M, T]; stands in for the eager kernel.
-
-    Raises UserError for a kernel that ignores the mask.
-    """
+    """Attention in which no query sees the keys of the tokens `gone` [M, T]; stands in for the eager kernel."""
     hidden = gone.to(query.device)[:, None, None]  # [M, 1, 1, T]
     least = torch.finfo(query.dtype).min
     if mask is None:

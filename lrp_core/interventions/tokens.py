@@ -123,10 +123,7 @@ def pixels_replaced(view: ModelView, batch: Batch, removed: Tensor, fill: Sequen
 
 
 def _of_patches(view: ModelView, removed: Tensor, height: int, width: int) -> Tensor:
-    """A mask of pixels [B, H, W] from a mask of tokens `removed` [B, T], whose first is the class token.
-
-    Pixels at the right and lower edge that fill no patch are False.
-    """
+    """A mask of pixels [B, H, W] from a mask of tokens `removed` [B, T], whose first is the class token."""
     assert isinstance(view, ImageView)
     tall, wide = view.patch_shape
     rows, columns = height // tall, width // wide

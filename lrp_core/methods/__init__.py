@@ -87,10 +87,7 @@ def _of_gradients(name: str, label: str, rules: str, conserves: bool = True, **r
 
 
 def _rival(name: str, label: str, softmax: str, **record: Any) -> Method:
-    """The record of AttnLRP with another rule of the softmax.
-
-    It has a pass of its own: its rule needs eager attention, which would slow the other methods down.
-    """
+    """The record of AttnLRP with another rule of the softmax."""
     return _of_gradients(
         name,
         label,

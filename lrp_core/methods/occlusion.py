@@ -60,10 +60,7 @@ def _taken(view: ModelView, batch: Batch, how: str) -> Tensor:
 
 
 def _mask_id(view: ModelView, batch: Batch) -> int | None:
-    """The id at the readout position of a masked model, which is its mask token; None for other models.
-
-    Raises UserError if samples have different tokens there.
-    """
+    """The id at the readout position of a masked model, which is its mask token; None for other models."""
     if not view.kind.slot or not len(batch):
         return None
     predicted = batch.input_ids.gather(1, batch.position[:, None])

@@ -156,10 +156,7 @@ class Noise:
 
 
 def _of_tokens(view: ModelView, batch: Batch, relevance: Tensor, how: str) -> dict[str, Tensor]:
-    """Fields of a Relevance from the relevance of every number of the source, [B, T, D] or [B, C, H, W].
-
-    They are `tokens` (and `decoder_tokens`), and `pixels` of images; `how` is one of REDUCTIONS.
-    """
+    """Fields of a Relevance from the relevance of every number of the source, [B, T, D] or [B, C, H, W]."""
     if batch.pixel_values is None:
         return batch.parted(REDUCTIONS[how](relevance).masked_fill(batch.every_mask == 0, 0))
     pixels = REDUCTIONS[how](relevance.movedim(1, -1))
@@ -174,10 +171,7 @@ def _weighted_gradients(
     explanations: Sequence[str],
     token_budget: int,
 ) -> dict[str, Tensor]:
-    """The sum over k of `weights[k]` times the gradient at the k-th point, [B, ...], by explanation.
-
-    `points(part)` gives the K points of a range of k for all samples, [K * B, ...].
-    """
+    """The sum over k of `weights[k]` times the gradient at the k-th point, [B, ...], by explanation."""
     sums: dict[str, Any] = dict.fromkeys(explanations, 0)
     factors = to_device(torch.tensor(weights, dtype=torch.float64), view.device)
     for part in pieces(range(len(weights)), batch.every_id.numel(), token_budget):
@@ -194,10 +188,7 @@ def _weighted_gradients(
 
 
 def _baseline(view: ModelView, batch: Batch, source: Tensor, baseline: str) -> Tensor:
-    """The source at which the path starts, like `source`: zeros, or pad tokens in place of all tokens.
-
-    Raises UserError for "pad" if the model has no pad token.
-    """
+    """The source at which the path starts, like `source`: zeros, or pad tokens in place of all tokens."""
     if baseline == "zero":
         return torch.zeros_like(source)
     if view.kind.images or view.config.pad_token_id is None:

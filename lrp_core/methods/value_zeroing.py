@@ -59,10 +59,7 @@ def explain_many(
 
 
 def _looks(view: ModelView, samples: Sequence[Batch]) -> list[list[Tensor]]:
-    """True where any head of a layer gives a source attention, [destination, source] on the CPU, by sample and layer.
-
-    It takes a forward pass of its own, so that the device is waited for once, not in every layer of every sample.
-    """
+    """True where any head gives a source attention, [destination, source] on the CPU, by sample and layer."""
     looks: list[Tensor] = []
     with weights_read(view, lambda layer, weights, mask: looks.append(weights[0].any(0))):
         for sample in samples:
@@ -72,10 +69,7 @@ def _looks(view: ModelView, samples: Sequence[Batch]) -> list[list[Tensor]]:
 
 
 def _maps(view: ModelView, sample: Batch, looks: Sequence[Tensor], token_budget: int) -> list[Tensor]:
-    """The map [T, T] of each layer for one sample without padding, in float32 at least; rows sum to 1 or are 0.
-
-    Of the last layer only the row of the readout position is computed. The sample is on the CPU.
-    """
+    """The map [T, T] of each layer for one sample without padding, in float32 at least; rows sum to 1 or are 0."""
     rows = [None] * (view.n_layers - 1) + [int(sample.position)]
     layers = [_Zeroing(*of_layer, token_budget) for of_layer in zip(view.blocks, rows, looks, strict=True)]
     around = {layer.block.attention: layer.attend for layer in layers}
@@ -109,10 +103,7 @@ class _Zeroing:
         self._changed: Tensor | None = None  # changed contexts [1, N, H * K] while the block runs again, else None
 
     def enter(self, _: nn.Module, args: Any, options: Any) -> Any:
-        """Pre-hook of attention: while the block runs again, give it the inputs of the first run.
-
-        Its result is not used then. Families in which attention adds its input keep the rows of pairs instead.
-        """
+        """Pre-hook of attention: while the block runs again, give it the inputs of the first run."""
         if self._changed is None:
             self._read = args, options
             return None

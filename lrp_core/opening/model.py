@@ -111,9 +111,6 @@ def _check_layout(view: ModelView) -> None:
 
 
 def _calls_parts(model: Any) -> bool:
-    """True if the kernel of a model's experts calls their activation module, where rules apply, in the model's dtype.
-
-    Only the eager kernel supports float64.
-    """
+    """True if the kernel of a model's experts calls their activation module and supports the model's dtype."""
     known = ("eager",) if model.dtype == torch.float64 else ("eager", "batched_mm", "grouped_mm")
     return model.config._experts_implementation in known

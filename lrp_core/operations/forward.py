@@ -132,10 +132,7 @@ def inputs_of(view: ModelView, texts: Batch) -> dict[str, Any]:
 
 
 def _pad_id(view: ModelView, texts: Batch) -> int | None:
-    """The id that stands for padding, by which some models count positions; or None.
-
-    Causal classifiers find their last token by it, so one without a padding token gets an id that no text holds.
-    """
+    """The id that stands for padding, by which some models count positions; or None."""
     pad = view.config.pad_token_id
     if pad is None and view.kind.labels and view.kind.causal:
         return int(torch.ones(view.vocab).index_fill(0, texts.input_ids.flatten().cpu(), 0).argmax())

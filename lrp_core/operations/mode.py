@@ -171,10 +171,7 @@ class Operations(Scope):
         return all(below is None or self.key in below.metadata for below, _ in node.next_functions)
 
     def _admit(self, result: Any) -> None:
-        """Mark the nodes of the graph of a result that the mode has seen.
-
-        Of a change in place these are several, which views of the changed tensor may have next.
-        """
+        """Mark the nodes of the graph of a result that the mode has seen."""
         tensors = [result] if isinstance(result, Tensor) else tensors_in(result)
         todo: list[Any] = [tensor.grad_fn for tensor in tensors if tensor.requires_grad]
         while todo:

@@ -81,10 +81,7 @@ def product(mode: Scope, func: Any, args: Any, kwargs: Any, elementwise: bool = 
 def _shared(
     mode: Scope, factors: Sequence[Tensor], of_factors: Sequence[Mark], args: Any, kwargs: Any
 ) -> tuple[Any, Any, list[float]]:
-    """Arguments of a product in which gradients of factors are scaled, and the rest of the scale, by composite.
-
-    What all factors share is scaled once, at the product's result.
-    """
+    """Arguments of a product in which gradients of factors are scaled, and the rest of the scale, by composite."""
     by_composite = mode.plan.each(shares, *map(_kind, of_factors))
     common = [max(of_one, default=1) for of_one in by_composite]
     by = {}

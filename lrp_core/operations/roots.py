@@ -33,10 +33,7 @@ class Roots:
     def __init__(
         self, ids: Mapping[str, Tensor], pixels: Tensor | None = None, instead: Mapping[str, Tensor] | None = None
     ) -> None:
-        """`ids` are the batch's tokens [B, T] by the name of their stream; `pixels` [B, C, H, W] are a root, too.
-
-        `instead` [B, T, D] takes the place of the embeddings of a stream's words.
-        """
+        """`ids` are the batch's tokens [B, T] by the name of their stream; `pixels` [B, C, H, W] are a root, too."""
         self.ids, self.pixels, self._instead = dict(ids), pixels, instead or {}
         self.found: list[Root] = []
         self._apart: set[str | None] = set()  # streams whose embeddings are transposed, or stand beside others

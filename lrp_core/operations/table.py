@@ -83,10 +83,7 @@ def rule(
 
 
 def _in_place(handler: Handler, name: str) -> Handler:
-    """The rule of an in-place function: the rule of the function, whose result is copied to the first argument.
-
-    So views of the argument see it.
-    """
+    """The rule of an in-place function: the rule of the function, whose result is copied to the first argument."""
     func = getattr(Tensor, name, None) or next(spellings(name))
 
     def copied(mode: Scope, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:

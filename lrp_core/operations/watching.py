@@ -58,10 +58,7 @@ def put_out(mode: Scope, func: Any, args: Any, kwargs: Any) -> Tensor:
 
 
 def read_from(logits: Tensor, states: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
-    """The same `logits` [R, N, V] of `states` [R, N, D], whose gradient is that of the logits of `ids` [R, N, C] alone.
-
-    `rows` [R, N, C, D] are the weights of these; no others need to be read in the backward pass.
-    """
+    """The same `logits` [R, N, V] of `states` [R, N, D], with the gradient of those of `ids` [R, N, C] alone."""
     if has_torch_function_unary(logits):
         result: Tensor = handle_torch_function(read_from, (logits,), logits, states, rows, ids)
         return result

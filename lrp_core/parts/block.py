@@ -199,10 +199,7 @@ class BlockView(AttentionView):
         return torch.stack([vectors[number] for number in neurons])
 
     def _neuron_weights(self, part: FeedForward, written: bool) -> Tensor:
-        """The vectors [F, D] of all neurons of a part, as in `neuron_vectors`.
-
-        If one module has gate and up, there are [2 F, D] input vectors, the gate's first.
-        """
+        """The vectors [F, D] of all neurons of a part, as in `neuron_vectors`."""
         if part.expert is not None and self.experts is not None:
             with align_module_device(self.experts.all):
                 weights = self.experts.all.down_proj if written else self.experts.all.gate_up_proj
@@ -226,10 +223,7 @@ class BlockView(AttentionView):
         return outputs
 
     def _outputs_of(self, part: int) -> Tensor | slice:
-        """The output features of a projection that are queries (`part` 0), keys (1) or values (2), head by head.
-
-        They are the rows of its weight [out, in].
-        """
+        """The output features of a projection that are queries (`part` 0), keys (1) or values (2), head by head."""
         if self.family.qkv == "joined":
             sizes = (self.n_heads * self.head_dim, *[self.n_kv_heads * self.head_dim] * 2)
             return slice(sum(sizes[:part]), sum(sizes[: part + 1]))

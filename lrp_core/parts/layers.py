@@ -31,10 +31,7 @@ def check_unaltered(modules: Iterable[nn.Module]) -> None:
 
 @contextmanager
 def weights_of(module: nn.Module) -> Iterator[Any]:
-    """Inside, the module with its `weight` and `bias` loaded if they are offloaded.
-
-    Tensors that were read inside stay valid afterwards. Raises UnsupportedMethod as `check_unaltered`.
-    """
+    """Inside, the module with its `weight` and `bias` loaded if they are offloaded."""
     check_unaltered([module])
     with align_module_device(module):
         yield module

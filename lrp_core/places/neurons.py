@@ -72,10 +72,7 @@ class NeuronRelevance(Reader):
 
 
 def _reduced(gradient: Tensor, value: Tensor, measure: Measure, mask: Tensor) -> _Reduced:
-    """Relevance of neurons from `gradient` and `value` [B, T, F], over the tokens of `mask` [B, T].
-
-    Positions are read in pieces, so that no temporary tensor is as large as these two.
-    """
+    """Relevance of neurons from `gradient` and `value` [B, T, F], over the tokens of `mask` [B, T]."""
     padding = ~mask.to(value.device).bool()[..., None]  # [B, T, 1]
     size = -(-value.shape[1] // _PIECES)
     total = torch.zeros_like(wide(value[:, 0]))

@@ -24,10 +24,7 @@ class Reader:
     """
 
     def __init__(self, view: ModelView, batch: Batch, composites: Sequence[Composite]) -> None:
-        """`batch` are the rows of the forward pass, `composites` those that its backward passes follow.
-
-        Raises UnsupportedMethod if no composite allows this relevance to be read.
-        """
+        """`batch` are the rows of the forward pass, `composites` those that its backward passes follow."""
         self.view, self.mask = view, batch.attention_mask  # [B, T], 1 where a token is
         self.begin({})
 
@@ -50,10 +47,7 @@ class Reader:
         return context
 
     def fields(self, name: str, composite: Composite, conserves: bool) -> dict[str, Tensor | None]:
-        """Fields of a Relevance from the backward pass that has just ended, under the measure `name`.
-
-        The pass followed `composite`; `conserves` says that the method promises a sum.
-        """
+        """Fields of a Relevance from the backward pass that has just ended, under the measure `name`."""
         raise NotImplementedError
 
     def _stacked(self, name: str, keys: Iterable[Any]) -> Tensor:

@@ -58,20 +58,14 @@ for _name in _STOCK:
 
 
 def _readers(model: nn.Module) -> dict[Any, PretrainedConfig]:
-    """All modules that have a config, where attention modules read the implementation, with that config.
-
-    The two stacks of an encoder-decoder may have different configs.
-    """
+    """All modules that have a config, where attention modules read the implementation, with that config."""
     configs = {module: vars(module).get("config") for module in model.modules()}
     return {module: config for module, config in configs.items() if isinstance(config, PretrainedConfig)}
 
 
 @contextmanager
 def _own_kernels(view: ModelView, around: Mapping[nn.Module, Around]) -> Iterator[None]:
-    """Inside, `around` also works for modules that call a kernel of their own, not through transformers' interface.
-
-    The method that holds the kernel (`Family.own_kernel`) is replaced on each module by its stand-in.
-    """
+    """Inside, `around` also works for modules that call a kernel of their own, not through transformers' interface."""
     name = view.family.own_kernel
     if name is None:
         yield

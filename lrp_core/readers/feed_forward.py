@@ -76,10 +76,7 @@ _visits: WeakKeyDictionary[nn.Module, list[Visit]] = WeakKeyDictionary()
 
 
 def _open_experts(module: Any, states: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-    """The output [N, D] of experts for states [N, D], from the `chosen` experts [N, k] and their `weights` [N, k].
-
-    Calls the visitors of the module for every expert, also for those that no token was sent to.
-    """
+    """The output [N, D] of experts for states [N, D], from the `chosen` experts [N, k] and their `weights` [N, k]."""
     rows = ExpertRows.of(chosen, len(module.down_proj))
     gate, up = rows.product(states[rows.tokens], module.gate_up_proj).chunk(2, dim=-1)
     x = module.act_fn(gate) * up  # [S, F]
@@ -118,10 +115,7 @@ def at_neurons(block: BlockView, visit: Visit) -> Iterator[None]:
 
 @contextmanager
 def _opened(experts: Any, visit: Visit) -> Iterator[None]:
-    """Inside, experts run the kernel that calls visitors, and `visit` is one of them.
-
-    They read the choice of kernel from a copy of their config, since they share the original with the model.
-    """
+    """Inside, experts run the kernel that calls visitors, and `visit` is one of them."""
     outer, config = _visits.get(experts, []), experts.config
     _visits[experts] = [*outer, visit]
     experts.config = copy.copy(config)

@@ -93,10 +93,7 @@ def _allowed(decision: Decision, never: Collection[int], wanted: int, has_target
 def _of_parts(
     view: ModelView, rows: Sequence[Row], parts: Sequence[Sequence[int]], best: int
 ) -> Iterator[tuple[int, Decision, bool]]:
-    """Yield (row index, decision, sure), running each of `parts` (lists of row indices) as a batch.
-
-    `sure` is True if no rounding can change the order of the best logits.
-    """
+    """Yield (row index, decision, sure), running each of `parts` (lists of row indices) as a batch."""
     ranked = [_ranked(view, [rows[at] for at in part], best) for part in parts]
     on_host = iter(to_host([tensor for of_part in ranked for tensor in of_part]))
     for part, ids, log_probs, log_prob, sure in zip(parts, on_host, on_host, on_host, on_host, strict=True):
@@ -107,10 +104,7 @@ def _of_parts(
 
 
 def _alike(rows: Sequence[Row]) -> Iterator[list[int]]:
-    """Yield lists of row indices that can share a batch: with the same optional fields, and of similar length.
-
-    With padding a batch has at most _TOKENS tokens.
-    """
+    """Yield lists of row indices that can share a batch: with the same optional fields, and of similar length."""
     optional = ("token_type_ids", "decoder_input_ids", "pixel_values")
 
     def fields(at: int) -> list[bool]:
@@ -131,11 +125,7 @@ def _alike(rows: Sequence[Row]) -> Iterator[list[int]]:
 
 @torch.inference_mode()
 def _ranked(view: ModelView, rows: Sequence[Row], best: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The `best` labels or tokens of each row, the largest logit first, as four tensors.
-
-    They are ids [B, best], their log-probabilities [B, best], those of the targets [B], and whether no rounding can
-    change the order [B]. In a batch of one row, of equal logits the one with the lower id comes first.
-    """
+    """The `best` labels or tokens of each row, the largest logit first, as four tensors."""
     batch = Batch.collate([{**row, "target_id": max(0, row["target_id"])} for row in rows], pad_id=0).to(view.device)
     with undisturbed(view):
         logits = view.all_logits(batch)[:, -1]
@@ -163,20 +153,13 @@ def against_strongest(view: ModelView, row: Row) -> Row:
 
 @torch.inference_mode()
 def predicted(view: ModelView, batch: Batch, best: int = 1) -> Tensor:
-    """The ids of the tokens or labels with the largest logits at the readout position, [B, best], the largest first.
-
-    The targets of `batch` are not used. Of equal logits the lower id comes first.
-    """
+    """The ids of the tokens or labels with the largest logits at the readout position, [B, best], the largest first."""
     with undisturbed(view):
         return _first_of_equal(view.all_logits(batch)[:, -1], best)
 
 
 def rows_for(view: ModelView, rows: Sequence[Row]) -> list[Row]:
-    """View `rows` as the model takes them.
-
-    Token types are dropped if the model has no segments to tell apart. For an encoder-decoder the tokens that the
-    decoder begins with are put before `decoder_input_ids`; raises UserError if the model names no start token.
-    """
+    """View `rows` as the model takes them."""
     if view.kind.decoder:
         rows = [_started(row, view.start_ids) for row in rows]
     if view.n_segments > 1:

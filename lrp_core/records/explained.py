@@ -56,10 +56,7 @@ EXPLANATIONS = (*EXPLAINED, NONE)
 
 
 def versions(names: Iterable[str]) -> dict[str, dict[str, int]]:
-    """Versions above 1 of the explanations `names`, as {"explained": {name: version}} for the key of stored numbers.
-
-    Empty if all are of version 1, so that the keys of such numbers stay as they were before versions existed.
-    """
+    """Versions above 1 of the explanations `names`, as {"explained": {name: version}} for the key of stored numbers."""
     raised = {name: EXPLAINED[name].version for name in names if name in EXPLAINED and EXPLAINED[name].version > 1}
     return {"explained": raised} if raised else {}
 
@@ -87,18 +84,12 @@ def explanations_of(requests: Iterable[Request]) -> tuple[str, ...]:
 
 
 def relevance_of(tokens: Tensor, logits: Tensor, explained: Tensor, **rest: Any) -> Relevance:
-    """A Relevance of `tokens` [B, T] and `explained` [B], with logits [B, 2] of target and foil ([B, 1] without foils).
-
-    Logits and `explained` are detached from their graph. `rest` are further fields.
-    """
+    """A Relevance of `tokens` [B, T], with logits [B, 2] of target and foil ([B, 1] without foils), detached."""
     logits = logits.detach()
     foil = logits[:, 1] if logits.shape[1] == 2 else None
     return Relevance(tokens, explained.detach(), logits[:, 0], foil, **rest)
 
 
 def without_sum(tokens: Tensor, logits: Tensor, **rest: Any) -> Relevance:
-    """A Relevance of a method that promises no sum, from tokens [B, T] and logits [B, 2] ([B, 1] without foils).
-
-    Its explained number is the default: target minus foil, or the target without foils. `rest` are further fields.
-    """
+    """A Relevance of a method that promises no sum, from tokens [B, T] and logits [B, 2] ([B, 1] without foils)."""
     return relevance_of(tokens, logits, whichever(logits.shape[1] == 2).of(logits.detach()), conserves=False, **rest)

@@ -28,10 +28,7 @@ class Registry(Mapping[str, R]):
     """
 
     def __init__(self, kind: str, *records: R, group: str = "", record_class: type = object) -> None:
-        """`kind` is what an error calls a record, as in "method".
-
-        Other packages add records of `record_class` by the entry points of `group`, if one is given.
-        """
+        """`kind` is what an error calls a record, as in "method"."""
         self.kind, self._group, self._class = kind, group, record_class
         self._added: dict[str, R] = {}
         self._owners: dict[str, str] = {}
@@ -91,10 +88,7 @@ def load(group: str, kind: type, add: Callable[[Any, str], object]) -> None:
 
 
 def _records(entry: EntryPoint, kind: type) -> list[Any]:
-    """The records of class `kind` that an entry point names.
-
-    Raises UserError, naming the package, if it cannot be imported or names anything else.
-    """
+    """The records of class `kind` that an entry point names."""
     named = f"{_package(entry)} brings {entry.value!r} as {entry.group}"
     try:
         loaded = entry.load()

@@ -166,10 +166,7 @@ class Batch:
         return _joined(self.attention_mask, self.decoder_attention_mask)
 
     def parted(self, of_every: Tensor) -> dict[str, Tensor]:
-        """Split numbers laid out like `every_id` into fields of a Relevance, by name.
-
-        They are `tokens` [B, T] and, of an encoder-decoder, `decoder_tokens` [B, U].
-        """
+        """Split numbers laid out like `every_id` into fields of a Relevance, by name."""
         width = self.input_ids.shape[1]
         if self.decoder_input_ids is None:
             return {"tokens": of_every}
@@ -262,10 +259,7 @@ class Batch:
 
 
 def _of_all(rows: Sequence[Mapping[str, Any]], name: str, title: str) -> list[Any] | None:
-    """The values of the field `name` in all rows; None if no row has one.
-
-    Raises UserError, which calls the field `title`, if only some rows have one.
-    """
+    """The values of the field `name` in all rows; None if no row has one."""
     values = [row.get(name) for row in rows]
     missing = sum(value is None for value in values)
     if missing == len(values):
@@ -299,11 +293,7 @@ def span_row(
 
 
 def _spans(rows: Sequence[Mapping[str, Any]], position: Tensor) -> tuple[Tensor | None, ...]:
-    """Positions, ids and weights of the rows' spans, each [B, N], or None if no row has a span.
-
-    `position` [B] is that of the batch: its distance from a row's `position` is the padding on the left. Shorter spans
-    are padded by their last token with weight 0. Raises UserError if only some rows have spans.
-    """
+    """Positions, ids and weights of the rows' spans, each [B, N], or None if no row has a span."""
     import torch
 
     spans = _of_all(rows, "span", "spans")
@@ -419,10 +409,7 @@ class Relevance(FinerFields):
 
     @property
     def residual(self) -> Tensor | None:
-        """Sum of relevance minus the explained number (less its value at the baseline, if there is one) [B].
-
-        None for methods that promise no sum.
-        """
+        """Sum of relevance minus the explained number (less its value at the baseline, if there is one) [B]."""
         if not self.conserves:
             return None
         return self.total - (self.explained if self.baseline is None else self.explained - self.baseline)

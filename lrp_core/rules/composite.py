@@ -84,10 +84,7 @@ class Spec:
 
 
 def combinations(written: Any) -> list[Spec]:
-    """The composites of `{group: rule, or a list of rules}`: one for every combination of the listed rules.
-
-    Raises UserError as `Spec.of` does.
-    """
+    """The composites of `{group: rule, or a list of rules}`: one for every combination of the listed rules."""
     if not isinstance(written, Mapping):
         return [Spec.of(written)]
     lists = [value if isinstance(value, list) else [value] for value in written.values()]
@@ -110,10 +107,7 @@ def _number(text: str) -> Any:
 
 
 def _rule(group: str, written: Any) -> Rule:
-    """The rule of a group, written as its name or as `{name: number}`.
-
-    Raises UserError for an unknown rule, and for a number that the rule does not take.
-    """
+    """The rule of a group, written as its name or as `{name: number}`."""
     name, number = written, None
     if isinstance(written, Mapping) and len(written) == 1:
         ((name, number),) = written.items()
@@ -189,10 +183,7 @@ _VIT_LINEAR = {"convolution": {GAMMA: 0.25}, "linear": {GAMMA: 0.05}}
 
 
 def withheld(written: str) -> tuple[str, ...]:
-    """The kinds of relevance (names of FINER) that a method cannot give under a composite in canonical form.
-
-    Those that need the relevance of biases need the epsilon rule of linear layers.
-    """
+    """The kinds of relevance (names of FINER) that a method cannot give under a composite in canonical form."""
     ruled = any(group in LINEAR_GROUPS for group, _ in Spec.of(written).rules)
     return tuple(finer.name for finer in FINER.values() if finer.of_sums) if ruled else ()
 

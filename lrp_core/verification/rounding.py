@@ -81,10 +81,7 @@ class Rounded:
         return max(distance(result, self.value) for result in self.moved)
 
     def gap(self, subject: str, theirs: Tensor, ours: Tensor | None = None, scale: Tensor | None = None) -> Gap:
-        """The gap between `theirs` and the value, or `ours` if given, which must be equally sensitive to rounding.
-
-        It is relative to the largest number in `scale` (default: the value).
-        """
+        """The gap between `theirs` and the value, or `ours` if given, which must be equally sensitive to rounding."""
         size = largest(self.value if scale is None else scale)
         measured = distance(self.value if ours is None else ours, theirs)
         return Gap(subject, measured / size, MARGIN * (self.change / size + self.unit))

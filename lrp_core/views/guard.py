@@ -99,11 +99,7 @@ def _check_fields(request: Request, result: Relevance | None, batch: Batch) -> N
 
 
 def _check_numbers(view: ModelView, batch: Batch, results: Mapping[Request, Relevance]) -> None:
-    """Raise UnusableRows for rows whose logits are not finite, UserError for explained numbers that differ from them.
-
-    Not compared are log-probabilities, which need further logits, and numbers of methods that promise no sum, which may
-    explain another word. The device is waited for once.
-    """
+    """Raise UnusableRows for logits that are not finite, UserError for explained numbers that differ from them."""
     numbers = []
     for result in results.values():
         pair = [result.logit_target] if result.logit_foil is None else [result.logit_target, result.logit_foil]
@@ -206,11 +202,7 @@ def _readable(view: ModelView, batch: Batch) -> Tensor:
 
 
 def _check_prefix(view: ModelView, batch: Batch) -> None:
-    """Check `decoder_input_ids`, the decoder's text so far.
-
-    Raises UserError if an encoder-decoder gets none or another model gets one, and UnusableRows if it holds the end
-    token, after which nothing is predicted.
-    """
+    """Check `decoder_input_ids`, the decoder's text so far."""
     ids, mask = batch.decoder_input_ids, batch.decoder_attention_mask
     if not view.kind.decoder:
         if ids is not None:

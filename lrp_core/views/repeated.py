@@ -66,10 +66,7 @@ def _rows(relevance: Relevance, start: int, size: int) -> Relevance:
 
 
 def _explained(explain: Callable[..., Results], rows: Batch, requests: Requests, size: int, shared: bool) -> Results:
-    """The results for `rows`, in which the `size` texts of a batch repeat; with `shared` they share a forward pass.
-
-    Raises UnusableRows for rows of the batch.
-    """
+    """The results for `rows`, in which the `size` texts of a batch repeat; with `shared` they share a forward pass."""
     try:
         return explain(rows, requests, **({"texts": size} if shared else {}))
     except UnusableRows as error:

@@ -83,10 +83,7 @@ class ModelView(ModelParts):
         return in_order(len(batch), parts)
 
     def logits(self, batch: Batch) -> Tensor:
-        """Logits of target and foil [B, 2] ([B, 1] without foils) at the readout position.
-
-        For a span it is the weighted sum of its tokens' logits, [B, 1].
-        """
+        """Logits of target and foil [B, 2] ([B, 1] without foils) at the readout position."""
         logits, _ = explained_numbers(self, batch, ())
         return logits
 
