@@ -1,13 +1,12 @@
 """Checks a checkpoint before any weights are loaded: its files, its config, and that it is not quantised.
 
-Quantised models compute with other weights than rules and readers see; they are refused, also in memory, by the name of
-their quantiser. Imports no torch.
+Quantised models compute with other weights than readers see: they are refused, also in memory. Imports no torch.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -15,23 +14,12 @@ from closelook.lrp_core.families import check_type, family_of, register_model_cl
 from closelook.lrp_core.records.types import UnsupportedModel, UserError
 
 if TYPE_CHECKING:
-    from torch import nn
     from transformers import PretrainedConfig, PreTrainedModel
 
 CONFIG = "config.json"
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")  # formats that may run code when they are read
-#: Packages that define quantised modules and tensors, with the names of their quantisers.
-_PACKAGES = {
-    "torch.ao.nn": "torch.ao.quantization",
-    "auto_gptq": "gptq",
-    "gptqmodel": "gptq",
-    "optimum.quanto": "quanto",
-    "compressed_tensors": "compressed-tensors",
-    **{name: name for name in ("aqlm", "awq", "bitsandbytes", "eetq", "hqq", "torchao", "vptq")},
-}
 _INDEX = ".safetensors.index.json"  # end of the names of files that list other files of weights
 _ADAPTER = "adapter_config.json"  # transformers applies an adapter that lies beside its base
-_INTEGRATIONS = "transformers.integrations."  # transformers defines its own quantised modules here
 
 
 def read_config(
@@ -162,13 +150,14 @@ def check_config(config: Mapping[str, Any], name: str) -> None:
 
 
 def check_model(model: PreTrainedModel) -> None:
-    """Raise UnsupportedModel for a model in memory if its config, quantiser or modules show that it is quantised."""
+    """Raise UnsupportedModel for a model in memory if its config, quantiser or weights show that it is quantised."""
     name, quantiser = type(model).__name__, getattr(model, "hf_quantizer", None)
     check_config(vars(model.config), name)
     if quantiser is not None:
         _refuse(name, _method_of(quantiser.quantization_config))
-    for by in _quantisers_of(model):
-        _refuse(name, by)
+    for path, weight in model.named_parameters():
+        if not weight.is_floating_point() or weight.element_size() < 2:
+            _refuse(name, f"an unknown quantiser ({path} is {weight.dtype})")
 
 
 def _refuse(name: str, by: str) -> None:
@@ -182,22 +171,3 @@ def _method_of(settings: Any) -> str:
     fields = settings if isinstance(settings, Mapping) else vars(settings)
     method = fields.get("quant_method", "bitsandbytes")  # old files of bitsandbytes have no such field
     return str(getattr(method, "value", method))
-
-
-def _quantisers_of(model: nn.Module) -> Iterator[str]:
-    """Yield the names of quantisers to which modules or weights of a model belong."""
-    for path, module in model.named_modules():
-        yield from _maker_of(type(module))
-        for name, weight in module.named_parameters(recurse=False):
-            yield from _maker_of(type(weight))
-            yield from _maker_of(type(weight.data))
-            if not weight.is_floating_point() or weight.element_size() < 2:
-                yield f"an unknown quantiser ({path}.{name} is {weight.dtype})"
-
-
-def _maker_of(kind: type) -> Iterator[str]:
-    """Yield the name of the quantiser to which a class of modules or tensors belongs, if any."""
-    module = f"{kind.__module__}."
-    if module.startswith(_INTEGRATIONS):
-        yield module.split(".")[2]
-    yield from (quantiser for package, quantiser in _PACKAGES.items() if module.startswith(f"{package}."))
