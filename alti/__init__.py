@@ -11,34 +11,11 @@ from closelook.alti.records import METHODS
 from closelook.lrp_core.lazy import lazily
 
 if TYPE_CHECKING:
-    from closelook.alti.logit import LogitContributions
     from closelook.alti.methods import AltiRelevance, explain_many
-    from closelook.alti.planner import MemoryNeeds, MemoryPlan, predict
-    from closelook.alti.transformed import Chunk
 
-__all__ = [
-    "METHODS",
-    "AltiRelevance",
-    "Chunk",
-    "LogitContributions",
-    "MemoryNeeds",
-    "MemoryPlan",
-    "alti",
-    "alti_logit",
-    "explain_many",
-    "predict",
-]
+__all__ = ["METHODS", "AltiRelevance", "alti", "alti_logit", "explain_many"]
 
 
 alti, alti_logit = METHODS["alti"], METHODS["alti_logit"]
 
-_HOMES = {
-    "AltiRelevance": "closelook.alti.methods",
-    "explain_many": "closelook.alti.methods",
-    "MemoryNeeds": "closelook.alti.planner",
-    "MemoryPlan": "closelook.alti.planner",
-    "predict": "closelook.alti.planner",
-    "Chunk": "closelook.alti.transformed",
-    "LogitContributions": "closelook.alti.logit",
-}
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__, dict.fromkeys(("AltiRelevance", "explain_many"), "closelook.alti.methods"))

@@ -265,39 +265,24 @@ def lock_of(model: nn.Module) -> Any:
 
 @contextmanager
 def left_as_it_was(model: nn.Module) -> Iterator[None]:
-    """Inside, only this thread may use the model, and may wrap, change and run it; afterwards it is restored.
+    """Inside, only this thread may use the model, and may wrap and run it; afterwards it is restored.
 
-    Restored are modules, their order, hooks, modes (training or evaluation) and other attributes, parameters and
-    whether they require gradients, and the fields of configs. The numbers in tensors are not restored.
+    Restored are modes (training or evaluation), whether parameters require gradients, and the fields of configs: what
+    `view_of` changes.
     """
     with lock_of(model):
-        modules = [module.__dict__ for module in model.modules()]
-        values = (value for fields in modules for value in fields.values())
-        configs = {id(value): value for value in values if isinstance(value, PretrainedConfig)}
-        kept = [_Kept(fields) for fields in (*modules, *(config.__dict__ for config in configs.values()))]
+        training = {module: module.training for module in model.modules()}
         takes_gradients = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+        values = (value for module in model.modules() for value in vars(module).values())
+        configs = {id(value): value for value in values if isinstance(value, PretrainedConfig)}.values()
+        kept = [(config, dict(vars(config))) for config in configs]
         try:
             yield
         finally:
-            for attributes in kept:
-                attributes.restore()
+            for config, fields_of_config in kept:
+                vars(config).clear()
+                vars(config).update(fields_of_config)
+            for module, trains in training.items():
+                module.training = trains
             for parameter, takes in takes_gradients:
                 parameter.requires_grad_(takes)
-
-
-class _Kept:
-    """A copy of an object's attributes, and of the entries of attributes that are dictionaries (submodules, hooks)."""
-
-    def __init__(self, fields: dict[str, Any]) -> None:
-        self._fields = fields
-        self._values = dict(fields)
-        self._entries = {name: dict(value) for name, value in fields.items() if isinstance(value, dict)}
-
-    def restore(self) -> None:
-        """Set the attributes, and the entries of dictionaries, to what they were; the objects stay the same ones."""
-        self._fields.clear()
-        self._fields.update(self._values)
-        for name, entries in self._entries.items():
-            dictionary = self._values[name]
-            dictionary.clear()
-            dictionary.update(entries)
