@@ -330,16 +330,6 @@ def test_what_needs_one_stack_of_states_is_refused_by_name(view, method):
         attribute(method, view, Batch.collate(ragged_rows(view), 0))
 
 
-def test_vector_methods_are_refused_by_name(view):
-    from closelook.jobs.methods import METHODS as EVERY
-
-    of_vectors = {name for name, method in EVERY.items() if "tokens" in method.gives} - set(METHODS)
-    assert of_vectors
-    for method in of_vectors:
-        with pytest.raises(UnsupportedMethod, match=f"{method} needs .*one stack of blocks"):
-            EVERY[method](view, Batch.collate(ragged_rows(view), 0))
-
-
 def test_decoder_prefix_that_ends_the_sequence_is_refused_with_its_row(view):
     rows = ragged_rows(view)
     rows[2]["decoder_input_ids"][1] = view.config.eos_token_id
@@ -373,12 +363,6 @@ def test_other_heads_and_layouts_are_refused():
     with pytest.raises(UnsupportedModel, match=r"decoder_attention_heads=encoder_attention_heads .4. only, not 2"):
         tiny_model("bart", decoder_attention_heads=2)
     assert set(BOTH) == {"t5", "bart"}
-
-
-@pytest.mark.parametrize("part", ["neurons", "boundaries"])
-def test_what_is_counted_by_blocks_of_one_stack_is_refused_by_name(view, part):
-    with pytest.raises(UnsupportedMethod, match=f"relevance .* needs .*, which {view.family.name} models do not have"):
-        attribute("attnlrp", view, Batch.collate(ragged_rows(view), 0), **{part: True})
 
 
 def test_rows_get_the_start_token_of_the_model_before_the_answer_so_far(view):

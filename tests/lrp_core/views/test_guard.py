@@ -324,6 +324,7 @@ def _doubles_logits(model):
     ("change", "path"),
     [
         (_replaced("lm_head"), "lm_head"),
+        (_replaced("model.layers.0.self_attn.v_proj"), "model.layers.0.self_attn.v_proj"),
         (_hooked("lm_head"), "lm_head"),
         (_patched("lm_head"), "lm_head"),
         (_doubles_logits, "LlamaForCausalLM"),
@@ -349,25 +350,6 @@ def test_what_a_caller_changed_is_explained_as_it_ran_or_refused_by_methods_that
             METHODS["attnlrp"](view, batch, heads=True, neurons=True)
 
 
-@pytest.mark.parametrize("path", ["model.layers.0.self_attn.v_proj", "model.layers.1.mlp.down_proj"])
-def test_a_layer_with_an_adapter_of_ones_own_is_explained_or_refused_by_methods_that_read_weights(path):
-    view = tiny_model("llama", dtype="float32")
-    batch = Batch.collate(ragged_rows(view), pad_id=0)
-    _replaced(path)(view.model)
-    altered = view_of(view.model)
-    relevance = METHODS["attnlrp"](altered, batch)
-    with pytest.raises(UnsupportedMethod, match=f"{path} may compute something else"):
-        METHODS["alti_logit"](altered, batch)
-
-    layer = view.model.get_submodule(path)
-    merged = torch.nn.Linear(layer.in_features, layer.out_features, bias=False)
-    merged.weight.data = (layer.weight + layer.added).detach()
-    view.model.set_submodule(path, merged)
-    twin = view_of(view.model)
-    torch.testing.assert_close(relevance.tokens, METHODS["attnlrp"](twin, batch).tokens, rtol=1e-4, atol=1e-5)
-    METHODS["alti_logit"](twin, batch)
-
-
 def test_layers_of_other_classes_are_explained_or_refused_by_methods_that_read_weights():
     view = tiny_model("gpt2", dtype="float32")
     batch, attention = Batch.collate(ragged_rows(view), pad_id=0), view.model.transformer.h[0].attn
@@ -379,15 +361,6 @@ def test_layers_of_other_classes_are_explained_or_refused_by_methods_that_read_w
     torch.testing.assert_close(METHODS["attnlrp"](altered, batch).tokens, plain.tokens)
     with pytest.raises(UnsupportedMethod, match=r"transformer\.h\.0\.attn\.c_proj may compute something else"):
         METHODS["alti_logit"](altered, batch)
-
-    llama = tiny_model("llama", dtype="float32")
-    plain = METHODS["attnlrp"](llama, batch)
-    projection = llama.blocks[0].value
-    llama.model.model.layers[0].self_attn.v_proj = torch.nn.Sequential(projection, torch.nn.Identity())
-    factorised = view_of(llama.model)
-    torch.testing.assert_close(METHODS["attnlrp"](factorised, batch).tokens, plain.tokens)
-    with pytest.raises(UnsupportedMethod, match=r"self_attn\.v_proj may compute something else"):
-        METHODS["alti_logit"](factorised, batch)
 
 
 class _Block(modeling_llama.LlamaDecoderLayer):
@@ -406,41 +379,9 @@ def test_blocks_of_an_unknown_class_are_refused_by_methods_that_read_weights_unl
     METHODS["alti_logit"](brought, batch)
 
 
-def test_a_replaced_activation_is_explained_as_it_runs():
-    view, other = tiny_model("llama"), tiny_model("llama", hidden_act="relu")
-    batch = Batch.collate(ragged_rows(view), pad_id=0)
-    for block in view.blocks:
-        block.module.mlp.act_fn = torch.nn.ReLU()
-    relevance = METHODS["attnlrp"](view_of(view.model), batch).tokens
-    torch.testing.assert_close(relevance, METHODS["attnlrp"](other, batch).tokens)
-
-
 def test_a_norm_of_another_class_is_refused_by_methods_that_read_weights():
     model = tiny_model("gpt2", dtype="float32").model
     model.transformer.h[1].ln_2 = torch.nn.RMSNorm(16, eps=1e-5)
     view = view_of(model)
     with pytest.raises(UnsupportedMethod, match=r"^transformer\.h\.1\.ln_2 may compute something else"):
         METHODS["alti_logit"](view, Batch.collate(ragged_rows(view), pad_id=0))
-
-
-def test_hooks_on_blocks_are_explained_or_refused_by_methods_that_read_weights():
-    view = tiny_model("gpt2", dtype="float32")
-    batch, model = Batch.collate(ragged_rows(view), pad_id=0), view.model
-    block, projection = model.transformer.h[0], model.transformer.h[0].attn.c_attn
-
-    plain = METHODS["attnlrp"](view, batch)
-    with block.ln_1.register_forward_hook(lambda *_: None), block.register_forward_hook(lambda *_: None):
-        read_only = view_of(model)
-        torch.testing.assert_close(METHODS["attnlrp"](read_only, batch).tokens, plain.tokens)
-        with pytest.raises(UnsupportedMethod, match=r"transformer\.h\.0 may compute something else"):
-            METHODS["alti_logit"](read_only, batch)
-    with block.mlp.register_forward_hook(_doubled):
-        steered = view_of(model)
-        assert not torch.allclose(METHODS["attnlrp"](steered, batch).tokens, plain.tokens)
-        with pytest.raises(UnsupportedMethod, match=r"transformer\.h\.0\.mlp may compute something else"):
-            METHODS["alti_logit"](steered, batch)
-    with projection.register_forward_hook(_doubled):
-        doubled = METHODS["lrp"](view_of(model), batch)
-    for parameter in projection.parameters():
-        parameter.mul_(2)
-    torch.testing.assert_close(doubled.tokens, METHODS["lrp"](view_of(model), batch).tokens)
