@@ -29,7 +29,8 @@ LANGUAGE_MODELS = ("smollm2", "gemma3")
 KEY = ("model", "task", "method", "explanation", "embedding", "tokens", "metric")
 EVIDENCE = ("pg", "rma")
 RESAMPLES = 2000
-IN_PERCENT = {"pg", "rma", "first"}
+FIRST = ("first", "first_top", "pg_rest")
+IN_PERCENT = {*EVIDENCE, *FIRST}
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,10 @@ def reduced(root: str) -> pd.DataFrame:
     default = np.where(scores["task"] == "qa", "context", "full")
     scores = scores[scores["correct"] & (scores["scope"] == default)]
     evidence = scores.melt([*KEY[:-1], "sample_id"], list(EVIDENCE), "metric")
-    parts = [evidence, areas(run.curves()), losses(run.curves()), first_shares(run.relevance(tokens=False))]
+    right = scores[["model", "task", "sample_id"]].drop_duplicates()
+    words = run.relevance(tokens=False)
+    firsts = pd.DataFrame(first_tokens(words[words["model"].isin(LANGUAGE_MODELS) & words["task"].isin(("ra", "sva"))]))
+    parts = [evidence, areas(run.curves()), losses(run.curves()), firsts.merge(right)]
     frame = pd.concat(parts, ignore_index=True)
     frame = frame[np.isfinite(frame["value"])]
     frame = frame.groupby([*KEY, "sample_id"], as_index=False)["value"].mean()  # over settings of the same sample
@@ -140,12 +144,25 @@ def losses(curves: pd.DataFrame) -> pd.DataFrame:
     return rows[[*KEY, "sample_id", "value"]]
 
 
-def first_shares(relevance: pd.DataFrame) -> pd.DataFrame:
-    """The share of a text's relevance, without signs, that its first token takes."""
-    sizes = [np.abs(np.asarray(row, float)) for row in relevance["relevance"]]
-    shares = [size[0] / size.sum() if size.sum() > 0 else np.nan for size in sizes]
-    relevance = relevance.assign(tokens="all", metric="first", value=shares)
-    return relevance[[*KEY, "sample_id", "value"]]
+def first_tokens(relevance: pd.DataFrame) -> Iterator[dict[str, object]]:
+    """Yield what the first token takes: its share of relevance, whether its word has the most, and who hits without it.
+
+    `first` is the share, without signs, of the very first token, which may be BOS; the other two, as the pointing game,
+    leave special tokens out.
+    """
+    for row in relevance.to_dict("records"):
+        scores, evidence = np.asarray(row["relevance"], float), np.asarray(row["evidence_mask"], bool)
+        size = np.abs(scores)
+        words = np.flatnonzero(~np.asarray(row["special_mask"], bool))
+        first, others = words[0], words[1:]
+        found = {
+            "first": size[0] / size.sum() if size.sum() > 0 else np.nan,
+            "first_top": float(scores[first] >= scores[words].max()),
+            "pg_rest": float(evidence[others[scores[others].argmax()]]) if len(others) else np.nan,
+        }
+        place = {name: row[name] for name in (*KEY[:-2], "sample_id")}
+        for metric, value in found.items():
+            yield {**place, "tokens": "non_special", "metric": metric, "value": value}
 
 
 def costs(root: str) -> pd.DataFrame:
@@ -250,7 +267,8 @@ def tables(frame: pd.DataFrame, spent: pd.DataFrame) -> dict[str, str]:
     found["mass"] = markdown(means(labels, "rma").reset_index(names="method"))
     found["areas"] = markdown(means(words, "delta_area", "all").reset_index(names="method"))
     found["losses"] = markdown(means(labels, "aopc", "all").reset_index(names="method"))
-    found["first"] = markdown(means(words, "first", "all").reset_index(names="method"))
+    for metric in FIRST:
+        found[metric] = markdown(means(words, metric).reset_index(names="method"))
     return found
 
 
