@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,7 +20,6 @@ from closelook.jobs.plan.node import ModelPlan, Node, Part, Run
 from closelook.jobs.plan.units import FORWARD_FACTOR, NO_FOIL, NO_RELEVANCE, cut_by_tokens
 from closelook.jobs.products.neurons.contexts import contexts_of
 from closelook.jobs.products.record import Made, Opened, Product, Reject, Row, Unit
-from closelook.jobs.runner.closing import close
 from closelook.jobs.store import Artifact, Ledger
 from closelook.lrp_core.records.explained import needs_foil, versions
 from closelook.lrp_core.records.types import UserError
@@ -276,6 +274,6 @@ KNOCKOUTS = Product(
     schema=lambda dtype: SCHEMA,
     units=units,
     compute=compute,
-    close=partial(close, conclusion=_conclude),
+    conclude=_conclude,
     turns=(1,),
 )

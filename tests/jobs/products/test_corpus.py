@@ -176,10 +176,10 @@ def undisturbed(tmp_path_factory, model):
 class Dying(Worker):
     """Is killed once, when it has written the first of the third unit's two shards."""
 
-    def _commit_part(self, unit, part, outcome):
+    def _commit_part(self, product, opened, samples, part, outcome):
         noted = Path(self._store.root) / "died"
         if part.shard != "part-000002" or noted.exists():
-            return super()._commit_part(unit, part, outcome)
+            return super()._commit_part(product, opened, samples, part, outcome)
         noted.touch()
         whole = Store.write_shard
 
@@ -188,7 +188,7 @@ class Dying(Worker):
             os.kill(os.getpid(), signal.SIGKILL)
 
         with patch.object(Store, "write_shard", last):
-            return super()._commit_part(unit, part, outcome)
+            return super()._commit_part(product, opened, samples, part, outcome)
 
 
 def test_a_killed_worker_changes_no_byte(undisturbed, tmp_path, model, corpus, small_units, restarted, monkeypatch):

@@ -11,7 +11,7 @@ import torch
 from closelook.evaluation.schema import CURVES, RELEVANCE_DOUBLE
 from closelook.evaluation.scoring.faithfulness.flipping import Flips
 from closelook.evaluation.scoring.faithfulness.flips import SHARES_OF_TOKENS, candidates, flip_counts, tie_order
-from closelook.jobs.cluster.attempts import Attempts
+from closelook.jobs.cluster.attempts import COMPUTING, Attempts
 from closelook.jobs.products.drawing import Drawing, claims_of
 from closelook.jobs.store import Store
 from closelook.lrp_core import ModelView
@@ -295,10 +295,10 @@ def test_a_unit_that_ended_workers_is_drawn_row_by_row_without_the_row_that_did_
     drawing = drawing_of(view, rows)
     store = Store(str(tmp_path))
     store.create()
-    for running in ("batch 0|curves", "batch 0|curves", "row s2|curves"):  # as processes left it that died there
+    for running in (COMPUTING, COMPUTING, "row s2|curves"):  # as processes left it that died there
         notes = Attempts(store, "curves.unit", 2, "run")
         notes.begin()
-        notes._run(running)
+        notes.run(running)
     last = Attempts(store, "curves.unit", 2, "run")
     last.begin()
     drawn = drawn_by(drawing, rows, last)

@@ -22,7 +22,7 @@ from closelook.jobs.plan.cells import make_plan
 from closelook.jobs.plan.inputs import UNIT_COLUMNS, Selected
 from closelook.jobs.plan.models import resolve
 from closelook.jobs.plan.node import Part, Run
-from closelook.jobs.plan.units import Task, WorkerOptions
+from closelook.jobs.plan.units import Unit, WorkerOptions
 from closelook.jobs.products import pruning as stage
 from closelook.jobs.products.pruning import PruningNode
 from closelook.jobs.products.record import Opened
@@ -405,12 +405,11 @@ def test_out_of_memory_halves_the_token_budget(sweep, monkeypatch):
 
 
 def unit_of(config, store, sweep):
-    """A task of all curves of the sweep on two samples, and the path of its shard."""
+    """A unit of all curves of the sweep on two samples, and the path of its shard."""
     node = PruningNode(artifact=Artifact("pruning", "gpt2", "sva", "float32", "random", "0" * 64), step=1)
     part = Part(node, "000", tuple(sweep.curves))
     samples = Selected(pa.Table.from_pylist(ROWS[:2], schema=VIEW).select(UNIT_COLUMNS))
-    task = Task("pruning", "pruning.a.000", "float32", (part,), (0,), 64, 64, len(sweep.curves), samples=samples)
-    return task, part.paths[0]
+    return Unit("000", (part,), samples, tokens=64, token_budget=64, size=len(sweep.curves)), part.paths[0]
 
 
 def worker_of(config, store):
@@ -422,7 +421,7 @@ def worker_of(config, store):
 def test_a_row_that_ends_workers_is_a_reject_and_the_curves_are_of_the_others(tmp_path, model, sweep, monkeypatch):
     """As after a device-side assert: the process ends, another one begins the unit again."""
     config, store = run_of(tmp_path, model)
-    task, path = unit_of(config, store, sweep)
+    unit, path = unit_of(config, store, sweep)
     whole = Sweep.right
 
     def lost(self, rows, token_budget):
@@ -434,7 +433,7 @@ def test_a_row_that_ends_workers_is_a_reject_and_the_curves_are_of_the_others(tm
     monkeypatch.setattr("os._exit", lambda code: (_ for _ in ()).throw(SystemExit(code)))
     for _ in range(8):
         with suppress(SystemExit):
-            (report,) = reports_in(worker_of(config, store)(task.to_table()))
+            (report,) = reports_in(worker_of(config, store)(unit.to_table()))
             break
     else:
         pytest.fail("begun again and again")
@@ -446,11 +445,11 @@ def test_a_row_that_ends_workers_is_a_reject_and_the_curves_are_of_the_others(tm
 
 def test_a_row_that_raises_is_a_reject_and_the_curves_are_of_the_others(tmp_path, model, sweep):
     config, store = run_of(tmp_path, model)
-    task, path = unit_of(config, store, sweep)
-    rows = task.samples.table.to_pylist()
+    unit, path = unit_of(config, store, sweep)
+    rows = unit.rows.table.to_pylist()
     rows[1]["input_ids"] = [10_000] * len(rows[1]["input_ids"])
-    samples = Selected(pa.Table.from_pylist(rows, schema=task.samples.table.schema))
-    (report,) = reports_in(worker_of(config, store)(replace(task, samples=samples).to_table()))
+    samples = Selected(pa.Table.from_pylist(rows, schema=unit.rows.table.schema))
+    (report,) = reports_in(worker_of(config, store)(replace(unit, rows=samples).to_table()))
     assert (report.error, report.rejects) == ("", 1)
     table, (reject,) = store.read_shard(path, PRUNING)
     assert (reject["sample_id"], reject["reason"]) == (ROWS[1]["sample_id"], "model_error")
