@@ -15,7 +15,7 @@ from closelook.jobs.products.answers import ablations as product
 from closelook.jobs.products.answers import sources
 from closelook.jobs.stages.compute import compute
 from closelook.jobs.stages.report import write_report
-from closelook.jobs.stages.report.answers import answer_entries, answers_of
+from closelook.jobs.stages.report.answers import answer_entries
 from closelook.jobs.store import Ledger
 from tests.jobs.answering import answering_model, computed, log_rows, run_of
 from tests.oracles import sources as oracles
@@ -272,15 +272,6 @@ def test_the_report_shows_every_answer_sentence_by_sentence_and_judges_every_met
         np.testing.assert_allclose(parts.sum(axis=0), claim["relevance"], atol=1e-3 * np.abs(parts).max())
         first, second = (entry["rows"][number] for number in entry["pair"])
         assert (first["label"], second["label"]) == ("LRP of log p", "ContextCite")
-
-
-def test_answers_are_told_in_a_frame_and_an_explorer(done):
-    config, store = done
-    answers = answers_of(config, store)
-    frame = answers.to_frame()
-    rows = frame[(frame["method"] == "LRP of logits") & (frame["way"] == "remove")]
-    assert len(rows) == sum(2 * len(entry["units"]) for entry in answers.entries if entry["way"] == "remove")
-    assert "<iframe" in answers._repr_html_()
 
 
 def test_a_sample_of_two_sources_is_a_reject_of_the_methods_that_cannot_be_fitted_to_it(tmp_path):
