@@ -93,14 +93,6 @@ MUTANTS = (
         "tests/jobs/products/test_prune.py::test_halves_part_no_cluster_and_its_samples_decide_the_key",
     ),
     Mutant(
-        "knockouts_key_without_means",
-        "Neurons that were set to zero count as neurons set to their means.",
-        "jobs/products/neurons/knockouts.py",
-        '        ranked_by["means"] = means.key\n',
-        "        pass\n",
-        "tests/jobs/plan/test_keys.py::test_other_settings_change_the_keys_of_what_depends_on_them",
-    ),
-    Mutant(
         "contexts_key_without_corpus",
         "Contexts of another corpus are shown as those of the corpus at hand.",
         "jobs/products/neurons/contexts.py",

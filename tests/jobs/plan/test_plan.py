@@ -39,7 +39,7 @@ def keys(config, store) -> dict[str, str]:
         {"max_failed_share": 0.5},
         {"name": "another"},
         {"byte_budget": 1000},
-        {"ray": {"max_models": 1}},
+        {"ray": {"no_progress_timeout_s": 60}},
         {"report": {"samples": 9}},
         {"prune": {"random_runs": 2}},
     ],
