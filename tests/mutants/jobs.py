@@ -42,7 +42,7 @@ MUTANTS = (
         "jobs/plan/models.py",
         '{"model": self.identity, "attention"',
         '{"attention"',
-        "tests/jobs/plan/test_plan.py::test_other_weights_change_every_key",
+        "tests/jobs/plan/test_keys.py::test_other_weights_change_the_key_of_everything",
     ),
     Mutant(
         "relevance_key_without_method",
@@ -50,7 +50,7 @@ MUTANTS = (
         "jobs/plan/cells.py",
         "            method=method,\n",
         "",
-        "tests/jobs/plan/test_plan.py::test_a_new_version_of_a_method_recomputes_it",
+        "tests/jobs/plan/test_keys.py::test_a_new_version_of_a_method_makes_all_that_is_made_of_it_stale",
     ),
     Mutant(
         "curves_key_without_relevance",
@@ -179,8 +179,7 @@ MUTANTS = (
         "jobs/runner/rows.py",
         "                if attempts.deaths(name):\n",
         "                if False:\n",
-        "tests/jobs/products/test_perturb_compute.py"
-        "::test_a_unit_that_ended_workers_is_drawn_row_by_row_without_the_row_that_did_it",
+        "tests/jobs/products/test_attribute.py::test_a_row_that_kills_its_process_is_given_up_after_a_few_attempts",
     ),
     Mutant(
         "stopped_runs_count_as_deaths",

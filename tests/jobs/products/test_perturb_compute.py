@@ -11,7 +11,7 @@ import torch
 from closelook.evaluation.schema import CURVES, RELEVANCE_DOUBLE
 from closelook.evaluation.scoring.faithfulness.flipping import Flips
 from closelook.evaluation.scoring.faithfulness.flips import SHARES_OF_TOKENS, candidates, flip_counts, tie_order
-from closelook.jobs.cluster.attempts import COMPUTING, Attempts
+from closelook.jobs.cluster.attempts import Attempts
 from closelook.jobs.products.drawing import Drawing, claims_of
 from closelook.jobs.store import Store
 from closelook.lrp_core import ModelView
@@ -287,23 +287,6 @@ def test_relevance_and_logits_that_are_not_finite_are_kept_as_no_number(attempts
     assert all(np.isnan(row["logit"]).all() and np.isnan(row["area"]) for row in broken)
     assert all(row["correct"] == [None] * 6 for row in broken)
     assert all(np.isfinite(row["area"]) for row in others)
-
-
-def test_a_unit_that_ended_workers_is_drawn_row_by_row_without_the_row_that_did_it(tmp_path):
-    view = tiny_model("gpt2")
-    rows = rows_of(view)
-    drawing = drawing_of(view, rows)
-    store = Store(str(tmp_path))
-    store.create()
-    for running in (COMPUTING, COMPUTING, "row s2|curves"):  # as processes left it that died there
-        notes = Attempts(store, "curves.unit", 2, "run")
-        notes.begin()
-        notes.run(running)
-    last = Attempts(store, "curves.unit", 2, "run")
-    last.begin()
-    drawn = drawn_by(drawing, rows, last)
-    assert [(r.sample_id, r.reason) for r in drawn.rejects["random"]] == [("s2", "ended_worker")]
-    assert set(drawn.table("random")["sample_id"].to_pylist()) == {"s0", "s1", "s3"}
 
 
 def test_curves_fit_their_schema(attempts):
