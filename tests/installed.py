@@ -22,10 +22,10 @@ _OFFLINE = ("--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--dis
 def build_wheel(folder: Path) -> Path:
     """The wheel made of the source distribution, which is made of a copy: building leaves traces."""
     source = folder / "source"
-    for name in (*ROOMS, "src", "docs/licences"):
+    for name in (*ROOMS, "src"):
         ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
         shutil.copytree(REPOSITORY / name, source / name, symlinks=True, ignore=ignored)
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(REPOSITORY / name, source)
     make = "import sys; from setuptools.build_meta import build_sdist; print(build_sdist(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", make, str(folder)], check=True, cwd=source, stdout=subprocess.DEVNULL)

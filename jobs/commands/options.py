@@ -259,7 +259,7 @@ app = typer.Typer(
     cls=Stoppable,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Decomposition-based attributions for transformer language models, as a distributed benchmark.",
+    help="Attributions for transformers, tested against evidence and by removing tokens.",
 )
 
 #: Headings of `closelook --help`.
