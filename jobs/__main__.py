@@ -19,10 +19,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 #: The modules that add commands, in the order of `closelook --help`.
 _COMMANDS = (
-    "roots.commands",
-    "submit",
     "explain",
     "files",
+    "roots.commands",
+    "submit",
     "listings.commands",
 )
 for _module in _COMMANDS:

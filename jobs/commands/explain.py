@@ -42,7 +42,7 @@ def _characters(spans: str | None) -> Any:
     return pairs
 
 
-@command(TEXTS)
+@command(TEXTS, "explain --model demo/gpt2 'The keys to the cabinet' --target are --foil is")
 def explain(
     of: ModelOptions,
     asked: QuestionOptions,
@@ -112,7 +112,7 @@ Model = Annotated[str, typer.Argument(help="demo/gpt2, a hub id or a directory."
 Checked = Annotated[str | None, typer.Option("--method", help="The methods to check, separated by commas.")]
 
 
-@command(TEXTS)
+@command(TEXTS, "verify demo/gpt2")
 def verify(
     model: Model,
     method: Checked = None,
@@ -164,7 +164,7 @@ class StageOptions(WaitingOptions):
 Text = Annotated[str | None, typer.Argument(help="The text; without it, the stage runs.", show_default=False)]
 
 
-@command(TEXTS)
+@command(TEXTS, "neurons --model demo/llama 'The keys to the cabinet' --target are --foil is")
 def neurons(
     of: ModelOptions,
     asked: QuestionOptions,

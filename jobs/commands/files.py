@@ -25,7 +25,7 @@ Encoding = Annotated[str, typer.Option("--encoding", help="The encoding of IN, s
 Workers = Annotated[int, typer.Option("--workers", help="Processes, each with the model.", min=1)]
 
 
-@command(TEXTS, name="explain-file")
+@command(TEXTS, "explain-file tickets.csv words.parquet --model demo/gpt2-sentiment", name="explain-file")
 def explain_file(
     of: ModelOptions,
     file: Texts,
@@ -62,7 +62,7 @@ CaseId = Annotated[str, typer.Argument(metavar="ID", help="The id of the case.")
 Sheet = Annotated[Path, typer.Argument(metavar="SHEET.html", help="The page to write.")]
 
 
-@command(TEXTS)
+@command(TEXTS, "decisions words.parquet 1 ticket-1.html")
 def decisions(file: Words, case: CaseId, to: Sheet) -> None:
     """Write a sheet about the decision on one text: its relevant words, its probability and the alternative."""
     from closelook.jobs.commands.deciding import write_sheet

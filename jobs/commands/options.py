@@ -260,21 +260,23 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Attributions for transformers, tested against evidence and by removing tokens.",
+    epilog="Begin with: closelook explain --model demo/gpt2 'The keys to the cabinet' --target are --foil is",
 )
 
 #: Headings of `closelook --help`.
-RUNS, TEXTS, RECORDS = "Runs", "Texts of your own", "Lists and settings"
+TEXTS, RUNS, RESULTS, RECORDS = "Texts of your own (begin here)", "Runs", "Results of runs", "Lists and settings"
 
 
-def command(heading: str, **settings: Any) -> Callable[[F], F]:
+def command(heading: str, example: str, **settings: Any) -> Callable[[F], F]:
     """A decorator that adds a function to the command line, under one of the headings of `closelook --help`.
 
-    The command has the function's name, and its docstring as help. A parameter that is a dataclass becomes an option
-    for each of its fields. `settings` are arguments of typer's `command`.
+    The command has the function's name, its docstring as help, and the arguments of an `example` below it. A parameter
+    that is a dataclass becomes an option for each of its fields. `settings` are arguments of typer's `command`.
     """
 
     def add(function: F) -> F:
-        app.command(rich_help_panel=heading, **settings)(grouped(function))
+        epilog = f"Example: closelook {example}"
+        app.command(rich_help_panel=heading, epilog=epilog, **settings)(grouped(function))
         return function
 
     return add

@@ -82,7 +82,7 @@ SECRETS = (
 )
 
 
-@command(RUNS)
+@command(RUNS, "submit run --address http://HEAD:8265 --config demo --root s3://bucket/run")
 def submit(
     run: RunOptions,
     waiting: WaitingOptions,

@@ -17,27 +17,16 @@ EXTEND = "tests/docs/test_extend.py::test_"
 
 #: Of each page, what a block of a clone holds (a file, or a command that needs development models), and its test.
 RUN = {
-    "README.md": {
-        "entry-points": "tests/jobs/packages/test_installed.py::test_a_method_of_ones_own_is_in_the_report_of_a_run",
-    },
     "extend.md": {
-        "[build-system]": f"{EXTEND}the_package_is_shown_as_it_is",
-        "EMBEDDING_POWER = ": f"{EXTEND}the_package_is_shown_as_it_is",
-        "OPEN_LOOP = replace": f"{EXTEND}a_rule_of_the_package_changes_the_gradient_that_its_method_reads",
+        "nearest = ": "tests/jobs/packages/test_installed.py::test_a_method_of_ones_own_is_in_the_report_of_a_run",
         "HALVED = ": f"{EXTEND}a_rule_that_users_choose_is_a_function_and_its_name_in_two_tables",
         "def composites": f"{EXTEND}a_command_is_a_function",
         "class SparsityConfig": f"{EXTEND}a_key_of_the_config_is_a_field_with_its_documentation",
         "MLPS = Finer": f"{EXTEND}a_finer_relevance_is_a_record_its_field_and_its_reader",
         "class MlpRelevance": f"{EXTEND}a_finer_relevance_is_a_record_its_field_and_its_reader",
-        "CHOSEN = ": f"{EXTEND}the_package_is_shown_as_it_is",
-        "PAIRS = ": f"{EXTEND}the_package_is_shown_as_it_is",
-        "RENAMED = ": f"{EXTEND}the_package_is_shown_as_it_is",
-        "TORCH_CLASSIFIER = ": f"{EXTEND}the_package_is_shown_as_it_is",
-        "class RenamedConfig": f"{EXTEND}the_package_is_shown_as_it_is",
         "def lengths_part": f"{EXTEND}a_part_of_the_report_is_one_module_and_one_line",
         "SPARSITY = versioned": f"{EXTEND}a_product_is_a_module_and_a_line",
         "SPARSITY = Product": f"{EXTEND}a_product_is_a_module_and_a_line",
-        "ENTROPY = Product": f"{EXTEND}the_package_is_shown_as_it_is",
     },
 }  # fmt: skip
 

@@ -31,7 +31,7 @@ def say(*arguments, program=ORDINARY, code=0):
     return done.stdout + done.stderr
 
 
-shipped = Path(closelook.__file__).parents[1]
+shipped = Path(closelook.__file__).parent
 assert "site-packages" in str(shipped), shipped
 print("closelook comes from the wheel")
 shutil.copytree(shipped / "evaluation" / "benchmark" / "demo" / "models" / "bert-sentiment", "tuned")

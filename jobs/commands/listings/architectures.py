@@ -45,13 +45,13 @@ def show() -> None:
 
 
 def page_table() -> str:
-    """The tables of docs/models.md: counts by head, and each architecture with its outcome."""
+    """The tables of docs/models.md: counts by head, and why each architecture that does not pass fails."""
     known = outcomes()
     counts = []
     for head in HEADS:
         passing = [not outcome.reason for outcome in known if outcome.head == head]
         counts.append((head, str(sum(passing)), str(len(passing))))
-    rows = [(f"`{each.name}`", each.head, each.reason or "passes") for each in known]
+    rows = [(f"`{each.name}`", each.head, each.reason) for each in known if each.reason]
     summary = markdown(("head", "pass", "of"), counts)
     return f"\n{summary}\n{markdown(('model', 'head', 'outcome'), rows)}\n"
 

@@ -10,7 +10,7 @@ import typer
 from closelook.jobs.commands.options import RECORDS, Columns, Model, RunOptions, command, named_columns
 
 
-@command(RECORDS)
+@command(RECORDS, "methods attnlrp")
 def methods(
     name: Annotated[str | None, typer.Argument(help="Describe this method in full.", show_default=False)] = None,
 ) -> None:
@@ -20,7 +20,7 @@ def methods(
     show_methods(name)
 
 
-@command(RECORDS)
+@command(RECORDS, "tasks")
 def tasks() -> None:
     """List the tasks: what is predicted, the sources of samples, and what counts as evidence."""
     from closelook.jobs.commands.listings.records import show_tasks
@@ -28,7 +28,7 @@ def tasks() -> None:
     show_tasks()
 
 
-@command(RECORDS)
+@command(RECORDS, "models")
 def models(
     every: Annotated[bool, typer.Option("--all", help="Check every architecture again and write the list.")] = False,
 ) -> None:
@@ -47,7 +47,7 @@ Data = Annotated[Path | None, typer.Option("--data", help="Your samples: JSON Li
 Methods = Annotated[str | None, typer.Option("--method", help="Methods, separated by commas.")]
 
 
-@command(RECORDS)
+@command(RECORDS, "init mine.yaml --model demo/gpt2 --data mine.jsonl")
 def init(file: File, model: Model, data: Data = None, method: Methods = None, column: Columns = None) -> None:
     """Write a commented config for your model and data."""
     from closelook.jobs.commands.init import write
@@ -55,7 +55,7 @@ def init(file: File, model: Model, data: Data = None, method: Methods = None, co
     write(file, model, data, method, named_columns(column))
 
 
-@command(RECORDS)
+@command(RECORDS, "config --keys perturb.")
 def config(
     run: RunOptions,
     keys: Annotated[

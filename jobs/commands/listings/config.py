@@ -19,6 +19,8 @@ from closelook.terminal import say, say_table
 
 PAGE = DOCS / "config.md"
 START, END = "<!-- keys -->", "<!-- end of keys -->"
+#: Sections whose keys the page lists one by one; of the others it has the section alone.
+_ON_PAGE = ("tasks", "models")
 _HEADINGS = ("key", "takes", "default", "what it is")
 _IN_YAML = {Any: "anything", str: "text", bool: "true or false", int: "whole number", float: "number"}
 
@@ -107,6 +109,9 @@ def page_table() -> str:
     """The table of docs/config.md."""
     rows = []
     for key in keys():
+        section, inside, _ = key.path.partition(".")
+        if inside and not section.startswith(_ON_PAGE):
+            continue
         default = f"`{key.default}`" if key.default else ""
         rows.append((f"`{key.path}`", key.takes, default, key.about))
     return markdown(_HEADINGS, rows)

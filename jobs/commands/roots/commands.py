@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from closelook.jobs.commands.options import RUNS, Json, RunOptions, WaitingOptions, command
+from closelook.jobs.commands.options import RESULTS, RUNS, Json, RunOptions, WaitingOptions, command
 from closelook.jobs.commands.roots.runs import run_stages
 from closelook.jobs.stages.record import STAGES
 from closelook.lrp_core.records.types import UserError, nearest
@@ -43,20 +43,23 @@ def benchmark(name: str) -> ModuleType:
 
 
 def _add_stages(name: str, about: str, stages: tuple[str, ...]) -> None:
-    """Add the command `name`, with the help `about`, which runs these stages."""
+    """Add the command `name`, with the help `about`, which runs these stages. Help shows few single stages."""
+    is_shown = name in ("run", "prepare", "report")
 
-    @command(RUNS, name=name, help=about)
+    @command(RUNS, f"{name} --config demo", name=name, help=about, hidden=not is_shown)
     def compute(run: RunOptions, waiting: WaitingOptions) -> None:
         run_stages(stages, run, waiting.wait)
 
 
-_add_stages("run", f"Everything that is missing: {', '.join(STAGES)}.", tuple(STAGES))
+_add_stages(
+    "run", f"Compute everything that is missing: {', '.join(STAGES)}, each a command of its own, too.", tuple(STAGES)
+)
 for _stage in STAGES.values():
     if not _stage.own_command:
         _add_stages(_stage.name, _stage.about, (_stage.name,))
 
 
-@command(RUNS)
+@command(RUNS, "stop runs/demo")
 def stop(root: Annotated[str, typer.Argument(help="The root of the run.")]) -> None:
     """Stop a run once the units in progress are done. The command that began it continues it."""
     _, store = RunOptions(root=root).load(is_made=True)
@@ -66,7 +69,7 @@ def stop(root: Annotated[str, typer.Argument(help="The root of the run.")]) -> N
     ask(store)
 
 
-@command(RUNS)
+@command(RUNS, "status --config demo")
 def status(run: RunOptions) -> None:
     """Count what is done, partial and missing, and rejected rows. Exit code 1 unless all is done."""
     loaded, store = run.load()
@@ -78,7 +81,7 @@ def status(run: RunOptions) -> None:
         raise typer.Exit(1)
 
 
-@command(RUNS)
+@command(RUNS, "plan --config demo")
 def plan(run: RunOptions) -> None:
     """List the cells of a run and estimate what they cost, from measured runtimes if there are any."""
     loaded, store = run.load()
@@ -92,7 +95,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="List the files without 
 Yes = Annotated[bool, typer.Option("--yes", help="Also remove results of other settings, not only leftovers.")]
 
 
-@command(RUNS)
+@command(RUNS, "gc --config demo --dry-run")
 def gc(run: RunOptions, dry_run: DryRun = False, yes: Yes = False) -> None:
     """Remove leftovers of killed writers and, with --yes, results that this configuration does not need; say why."""
     loaded, store = run.load(is_made=True)
@@ -108,7 +111,7 @@ Quick = Annotated[bool, typer.Option("--quick", help="Measure small shapes with 
 _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
-@command(RUNS, context_settings=_PASSED_ON)
+@command(RESULTS, "bench lrp --quick", context_settings=_PASSED_ON)
 def bench(
     context: typer.Context,
     run: RunOptions,
@@ -142,7 +145,7 @@ Samples = Annotated[int | None, typer.Option("--n", help="The number of samples 
 Deep = Annotated[bool, typer.Option("--deep", help="Read every file and compare it with its hash.")]
 
 
-@command(RUNS)
+@command(RESULTS, "audit --config demo --task sva --n 3")
 def audit(
     run: RunOptions, task: Task = None, n: Samples = None, part: Part = None, json: Json = None, deep: Deep = False
 ) -> None:
@@ -162,7 +165,7 @@ Tables = Annotated[
 ]
 
 
-@command(RUNS)
+@command(RESULTS, "export --config demo --relevance relevance.parquet")
 def export(run: RunOptions, to: Folder = None, relevance: Tables = None) -> None:
     """Write the prepared benchmark as a data set with a card, or relevance as tidy rows, as explain-file does."""
     if to is None and relevance is None:
@@ -186,7 +189,7 @@ Metric = Annotated[str | None, typer.Option("--metric", help="The metric to comp
 Csv = Annotated[Path | None, typer.Option("--csv", help="Also write the scores to this CSV file.")]
 
 
-@command(RUNS)
+@command(RESULTS, "compare runs/mine runs/other")
 def compare(first: First, second: Second, metric: Metric = None, to: Csv = None) -> None:
     """Compare two runs: their settings, cells, scores (with paired tests) and cost."""
     from closelook.jobs.commands.roots.compare import show

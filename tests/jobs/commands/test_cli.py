@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -11,8 +12,10 @@ import time
 
 import psutil
 import pytest
+from typer.main import get_command
 
 from benchmarks import BENCHES
+from closelook.jobs.__main__ import app
 from closelook.jobs.commands.roots import commands
 from closelook.jobs.plan.cells import make_plan
 from closelook.jobs.store import TEMPORARY, Ledger, Store
@@ -120,6 +123,17 @@ def test_what_is_not_prepared_is_counted_later(closelook, tmp_path):
     assert code == 1
     assert "gpt2: sva is not prepared: run `closelook prepare` with the same --config and --root" in out
     assert not (tmp_path / "root").exists()
+
+
+def test_help_shows_few_commands_in_four_groups_each_with_an_example_that_is_one():
+    group = get_command(app)
+    shown = [command for command in group.commands.values() if not command.hidden]
+    assert len(shown) <= 22
+    assert len({command.rich_help_panel for command in shown}) == 4
+    for name, command in group.commands.items():
+        program, named, *arguments = shlex.split(command.epilog.removeprefix("Example: "))
+        assert (program, named) == ("closelook", name)
+        command.make_context(name, arguments)
 
 
 def test_help_names_every_config_that_comes_with_closelook(closelook):

@@ -17,7 +17,7 @@ from tests.installed import ROOMS, build_wheel, make_environment
 from tests.jobs.small import REPOSITORY
 from tests.packages import install
 
-README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+EXTENDING = (REPOSITORY / "docs" / "extend.md").read_text(encoding="utf-8")
 SECRET = "hunter2-never-to-be-seen"
 
 
@@ -52,8 +52,8 @@ def test_the_wheel_holds_every_file_of_the_packages_and_the_licences(wheel):
 
 
 def block(language: str, *words: str) -> str:
-    """The README's block that holds all `words`."""
-    every = re.findall(rf"^```{language}\n(.*?)^```", README, re.S | re.M)
+    """The block of docs/extend.md that holds all `words`."""
+    every = re.findall(rf"^```{language}\n(.*?)^```", EXTENDING, re.S | re.M)
     (match,) = {code for code in every if all(word in code for word in words)}
     return match
 
@@ -78,7 +78,7 @@ ROW = {"text": "The keys to the cabinet ___ old.", "target": "are", "foil": "is"
 
 @pytest.fixture(scope="module")
 def mine(environment, run):
-    """(output, folder of logs) of a run on Ray with the README's own method, in an environment with secrets."""
+    """(output, folder of logs) of a run on Ray with the first method of docs/extend.md, beside secrets."""
     [site] = environment[0].glob("lib/python*/site-packages")
     entries = tomllib.loads(block("toml", "closelook.methods"))["project"]["entry-points"]["closelook.methods"]
     install(site, "my_package", block("python", "NEAREST = Method"), methods=entries)

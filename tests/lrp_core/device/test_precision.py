@@ -18,7 +18,7 @@ pytestmark = pytest.mark.numeric
 FAMILIES = [*TINY, *MORE, *FEWER, *BOTH, *IMAGES]
 #: Distances are sorted into buckets by logarithms in float32, as the stock models do: whole numbers come of them.
 BUCKETS = {"_relative_position_bucket", "make_log_bucket_position"}
-#: What docs/methods.md says: how far logits of stock models in float64 are from those without their roundings.
+#: What docs/models.md says: how far logits of stock models in float64 are from those without their roundings.
 STOCK_ROUNDING = 2e-6
 
 

@@ -15,7 +15,7 @@ from closelook.lrp_core.interventions.tokens import DELETE, MASK
 from closelook.lrp_core.readers.predictions import with_predictions
 
 SAMPLES, CLEARLY = 20, 0.02
-#: Methods that do not clearly beat random; docs/methods.md, "Methods on trained classifiers", says why.
+#: Methods that do not clearly beat random; docs/evaluation.md says why.
 NO_BETTER = {
     "bert-sentiment": {"gradient_x_input", "embedding_norm"},
     "gpt2-sentiment": {"gradient_x_input", "grad_attention_rollout", "gradcam"},
