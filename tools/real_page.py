@@ -31,6 +31,7 @@ EVIDENCE = ("pg", "rma")
 RESAMPLES = 2000
 FIRST = ("first", "first_top", "pg_rest")
 IN_PERCENT = {*EVIDENCE, *FIRST}
+BETWEEN_0_AND_1 = {"pg", "rma", "first_top", "pg_rest"}
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Claim:
     about: str  # the model and table of the published numbers
 
 
-ATTNLRP, LRP, ALTI_LOGIT = Side("attnlrp"), Side("lrp"), Side("alti_logit", "none", "none")
+ATTNLRP, LRP, ALTI_LOGIT = Side("attnlrp"), Side("lrp"), Side("alti_logit", embedding="none")
 WITH_FIRST = Side("attnlrp", tokens="all")
 
 
@@ -72,7 +73,8 @@ def close_look(says: str, task: str, more: Side, less: Side, table: str = "1") -
     rows = rows[(rows.table == table) & (rows.task == task)].set_index(["side", "method"]).value
     sides = ("left", "left") if table == "1" else ("left", "right")
     numbers = tuple(float(rows[side, variant.method]) for side, variant in zip(sides, (more, less), strict=True))
-    return Claim("A Close Look", says, LANGUAGE_MODELS, task, "pg", more, less, numbers, f"Llama-3.2-1B, table {table}")
+    models = ("gemma3",) if less.tokens == "all" else LANGUAGE_MODELS  # SmolLM2 has no special tokens before a text
+    return Claim("A Close Look", says, models, task, "pg", more, less, numbers, f"Llama-3.2-1B, table {table}")
 
 
 def attnlrp_paper(task: str, other: str, published: tuple[float, float], about: str) -> Claim:
@@ -166,15 +168,19 @@ def first_tokens(relevance: pd.DataFrame) -> Iterator[dict[str, object]]:
 
 
 def costs(root: str) -> pd.DataFrame:
-    """Milliseconds a sample, median over batches, of each pass on sva."""
-    runtime = pd.concat(
-        pd.read_parquet(file).assign(model=file.parts[-4].removeprefix("model="))
-        for file in Path(root, "runtime").glob("model=*/task=sva/*/relevance-*.parquet")
-    )
-    runtime["ms"] = 1000 * runtime["wall_s"] / runtime["batch"]
-    of_batches = runtime.groupby(["model", "method", "batch_id"], as_index=False)["ms"].sum()
-    grouped = of_batches.groupby(["model", "method"])["ms"]
-    return grouped.agg(ms="median", batches="count").round(2).reset_index()
+    """What explaining the samples of sva costs by each method, in multiples of Gradient x Input's cost.
+
+    Methods of gradients share a forward pass, which each is charged.
+    """
+    rows = []
+    for model in LANGUAGE_MODELS:
+        files = Path(root, "runtime", f"model={model}", "task=sva").glob("*/relevance-*.parquet")
+        passes = pd.concat(map(pd.read_parquet, files)).groupby(["method", "stage"])["wall_s"].sum().unstack()
+        backward = passes["backward"] + passes["aggregate"] + passes.loc["gradients", "forward"]
+        spent = backward.fillna(passes["method"]).drop("gradients")
+        times = spent / spent["gradient_x_input"]
+        rows += [{"model": model, "pass": name, "cost": ratio} for name, ratio in times.items()]
+    return pd.DataFrame(rows).round(2)
 
 
 def values_of(frame: pd.DataFrame, model: str, task: str, side: Side, metric: str) -> pd.Series:
@@ -238,12 +244,14 @@ def means(frame: pd.DataFrame, metric: str, tokens: str = "non_special") -> pd.D
         group = group[group["explanation"] == kind]
         values = group["value"].to_numpy(float)[:, None]
         clusters = clusters_in(frame, task, list(group["sample_id"]))
-        bounds = (0.0, 1.0) if metric in IN_PERCENT else None
+        bounds = (0.0, 1.0) if metric in BETWEEN_0_AND_1 else None
         (low,), (high,) = mean_intervals(values, Resampling(RESAMPLES, clusters=clusters), bounds)
         scale, digits = (100, 0) if metric in IN_PERCENT else (1, 2)
         mean, low, high = (f"{scale * number:.{digits}f}" for number in (values.mean(), low, high))
-        cells[METHODS[method].label, f"{model}, {task} (n = {len(group)})"] = f"{mean} [{low}, {high}]"
-    return pd.Series(cells).unstack(fill_value="")
+        ends = "" if low == "nan" else f" [{low}, {high}]"  # there is none over few clusters of samples
+        cells[METHODS[method].label, f"{model}, {task} (n = {len(group)})"] = mean + ends
+    table = pd.Series(cells).unstack(fill_value="")
+    return table.rename_axis("method").reset_index()
 
 
 def markdown(table: pd.DataFrame) -> str:
@@ -257,18 +265,18 @@ def tables(frame: pd.DataFrame, spent: pd.DataFrame) -> dict[str, str]:
     told.to_csv(CLAIMS, index=False, float_format="%.6g")
     shown = told[["paper", "claim", "published", "of", "model"]].copy()
     shown["ours"] = [f"{row.more:.3g} and {row.less:.3g}" for row in told.itertuples()]
-    ends = [f"{row.difference:.3g} [{row.low:.3g}, {row.high:.3g}]" for row in told.itertuples()]
+    ends = [f"{row.difference:.3g} [{row.low:.3g}, {row.high:.3g}]".replace("nan", "?") for row in told.itertuples()]
     shown["difference, 95 % interval"], shown["n"], shown["verdict"] = ends, told["n"], told["verdict"]
     words = frame[frame.model.isin(LANGUAGE_MODELS)]
     labels = frame[frame.model.str.startswith("minilm")] if len(frame) else frame
     found = {"claims": markdown(shown), "costs": markdown(spent)}
-    found["evidence"] = markdown(means(words, "pg").reset_index(names="method"))
-    found["classifiers"] = markdown(means(labels, "pg").reset_index(names="method"))
-    found["mass"] = markdown(means(labels, "rma").reset_index(names="method"))
-    found["areas"] = markdown(means(words, "delta_area", "all").reset_index(names="method"))
-    found["losses"] = markdown(means(labels, "aopc", "all").reset_index(names="method"))
+    found["evidence"] = markdown(means(words, "pg"))
+    found["classifiers"] = markdown(means(labels, "pg"))
+    found["mass"] = markdown(means(labels, "rma"))
+    found["areas"] = markdown(means(words, "delta_area", "all"))
+    found["losses"] = markdown(means(labels, "aopc", "all"))
     for metric in FIRST:
-        found[metric] = markdown(means(words, metric).reset_index(names="method"))
+        found[metric] = markdown(means(words, metric))
     return found
 
 
