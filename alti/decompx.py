@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from transformers.activations import ACT2FN
 
-from closelook.alti.activations import ratio_of
 from closelook.alti.layers import Layer, visiting
 from closelook.alti.maps import output_weights
 from closelook.alti.planner import free_bytes
@@ -28,7 +28,7 @@ from closelook.lrp_core.records.variants import unpadded
 from closelook.lrp_core.views.view import ModelView
 
 _HIDDEN = 2**24  # numbers of decomposed MLP activations that are held at a time
-_TINY = 1e-12  # keeps the shares of a bias finite if all its inner products are 0, as published
+_TINY = 1e-12  # keeps shares of a bias finite if all its inner products are 0, as published; stands for a sum of 0
 
 
 @torch.no_grad()
@@ -185,7 +185,9 @@ def _shares(vectors: Tensor, bias: Tensor) -> Tensor:
 
 def _activated(vectors: Tensor, name: str) -> Tensor:
     """Vectors [..., Tk, D] times g(z)/z of their sum z, in place; g is the activation of that name."""
-    return vectors.mul_(ratio_of(name)(vectors.sum(-2, keepdim=True)))
+    total = vectors.sum(-2, keepdim=True)
+    total = total.where(total != 0, _TINY)
+    return vectors.mul_(ACT2FN[name](total) / total)
 
 
 def _normed(vectors: Tensor, norm: NormView) -> Tensor:

@@ -25,10 +25,9 @@ def contributions(parts: AttentionParts, chunk: Chunk) -> Tensor:
     causal = parts.causal
     samples = max(1, min(n, chunk.sources // length))
     held = min(length, max(1, chunk.sources // samples))
-    buffer = parts.resultant.new_empty(samples * held * heads * width)
     for b in slices(n, samples):
         for j in slices(length, held):
-            products = value_output(parts.value[b, :, j], parts.output, buffer)  # [b, j, H, D]
+            products = value_output(parts.value[b, :, j], parts.output)  # [b, j, H, D]
             grid = (triton.cdiv(length, block), j.stop - j.start, b.stop - b.start)
             _gain[grid](
                 weights[b],

@@ -9,22 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
-from math import log
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from closelook.alti.threads import run_all
 from closelook.lrp_core.device.precision import wide_dtype
 from closelook.lrp_core.parts.block import BlockView
 from closelook.lrp_core.parts.layers import check_unaltered
 from closelook.lrp_core.readers.attention import Attended, Kernel, around_attention
 from closelook.lrp_core.records.types import UnsupportedModel
 from closelook.lrp_core.views.view import ModelView
-
-_CACHED = 2**20  # numbers that stay in a CPU's cache between two elementwise operations
 
 
 @dataclass(frozen=True)
@@ -59,20 +54,11 @@ class Layer:
         """The values [B, H, T, K]; each head has those of its group."""
         return self._per_head(self.value)
 
-    def weights(self, workers: int = 1) -> Tensor:
-        """Attention weights [B, H, Tj, Ti], sources before destinations; meaningless for destinations on padding.
-
-        `workers` threads compute them.
-        """
-        mask = self._mask()
-        query = self.query.to(self.dtype) * (self.scaling / log(2))  # the softmax below is taken with powers of 2
-        scores = self._per_head(self.key) @ query.transpose(2, 3)
-        together = scores.shape[1]
-        if not scores.is_cuda:
-            together = max(1, _CACHED // scores[:, 0].numel())
-        parts = iter(scores.split(together, 1))  # all workers take parts from one iterator
-        run_all([partial(_softmax_over_sources, parts, mask)] * workers)
-        return scores
+    def weights(self) -> Tensor:
+        """Attention weights [B, H, Tj, Ti], sources before destinations; meaningless for destinations on padding."""
+        scores = self._per_head(self.key) @ (self.query.to(self.dtype) * self.scaling).transpose(2, 3)
+        hidden = ~self.allowed.mT.unsqueeze(1)  # [B | 1, 1, Tj, Ti]
+        return scores.masked_fill_(hidden, torch.finfo(self.dtype).min).softmax(-2)
 
     def at(self, position: Tensor) -> Layer:
         """The block for some destinations of each sample, the tokens at `position` [B, N].
@@ -85,25 +71,9 @@ class Layer:
         allowed = self.allowed.expand(len(at), -1, -1)[at, position]
         return replace(self, residual=residual, query=query, attended=attended, allowed=allowed)
 
-    def _mask(self) -> Tensor:
-        """The additive mask of scores [B | 1, 1, Tj, Ti], contiguous like them: other strides would be slow to add."""
-        hidden = ~self.allowed.transpose(1, 2).contiguous().unsqueeze(1)
-        return torch.zeros_like(hidden, dtype=self.dtype).masked_fill_(hidden, torch.finfo(self.dtype).min)
-
     def _per_head(self, grouped: Tensor) -> Tensor:
         """Keys or values [B, G, T, K] repeated for the heads of each group, [B, H, T, K], in `dtype`."""
         return grouped.to(self.dtype).repeat_interleave(self.query.shape[1] // grouped.shape[1], dim=1)
-
-
-def _softmax_over_sources(scores: Iterator[Tensor], mask: Tensor) -> None:
-    """Turn scores [B, h, Tj, Ti] (in base 2) into attention weights in place, for all parts of an iterator.
-
-    On a CPU, 2^x that underflows is faster than e^x that underflows.
-    """
-    for some in scores:
-        some.add_(mask)
-        some.sub_(some.amax(-2, keepdim=True)).exp2_()
-        some.div_(some.sum(-2, keepdim=True))
 
 
 @contextmanager

@@ -38,13 +38,13 @@ def pre_norm_map(layer: Layer, chunk: Chunk) -> Tensor:
     residual, transformed vectors and output bias.
     """
     residual = layer.residual.to(layer.dtype)
-    parts = _parts(layer, output_weights(layer), residual, residual + layer.attended, chunk.workers)
+    parts = _parts(layer, output_weights(layer), residual, residual + layer.attended)
     return _rows_to_one(parts, chunk)
 
 
 def post_norm_map(layer: Layer, chunk: Chunk) -> Tensor:
     """The map [B, Ti, Tj] of a post-norm block."""
-    return _rows_to_one(_through_norm(layer, chunk.workers), chunk)
+    return _rows_to_one(_through_norm(layer), chunk)
 
 
 def _rows_to_one(parts: AttentionParts, chunk: Chunk) -> Tensor:
@@ -70,13 +70,13 @@ def output_weights(layer: Layer) -> Tensor:
     return layer.block.output_weights()[0].to(layer.residual.device, layer.dtype)
 
 
-def _parts(layer: Layer, output: Tensor, residual: Tensor, resultant: Tensor, workers: int) -> AttentionParts:
-    """The block's AttentionParts with this output projection, residual and resultant, by `workers` threads."""
-    weights, values = layer.weights(workers), layer.values()
+def _parts(layer: Layer, output: Tensor, residual: Tensor, resultant: Tensor) -> AttentionParts:
+    """The block's AttentionParts with this output projection, residual and resultant."""
+    weights, values = layer.weights(), layer.values()
     return AttentionParts(weights, values, output, residual, resultant, layer.allowed, layer.causal)
 
 
-def _through_norm(layer: Layer, workers: int = 1) -> AttentionParts:
+def _through_norm(layer: Layer) -> AttentionParts:
     """The parts of a post-norm block after its norm, times the standard deviation of each destination.
 
     The norm is linearised with the standard deviation of the sum that it normalises (Ferrando et al. 2022, eq. 9; they
@@ -95,7 +95,7 @@ def _through_norm(layer: Layer, workers: int = 1) -> AttentionParts:
     if shift is not None:
         resultant.addcmul_(shift.to(output), deviation)
     output = _centred(output).mul_(weight)
-    return _parts(layer, output, _centred(residual).mul_(weight), resultant, workers)
+    return _parts(layer, output, _centred(residual).mul_(weight), resultant)
 
 
 def _centred(x: Tensor) -> Tensor:

@@ -1,13 +1,13 @@
 """The functions of ALTI, ALTI-Logit and GlobEnc, which compute groups of samples within a memory budget.
 
-A group of samples lacks the padding that other samples of the batch need; its results are put back into the batch.
+Batches are padded on the right. A group of samples lacks the padding that other samples of the batch need.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,79 +16,17 @@ from closelook.alti import planner
 from closelook.alti.logit import LogitContributions, decompose
 from closelook.alti.planner import MemoryNeeds, MemoryPlan
 from closelook.alti.post_norm import ALTI, GLOBENC, RAW_GLOBENC, Maps, mixing
-from closelook.alti.records import METHODS
 from closelook.lrp_core.device.memory import is_out_of_memory
 from closelook.lrp_core.device.transfer import to_device
 from closelook.lrp_core.records.explained import explained_by, explanations_of, relevance_of, without_sum
-from closelook.lrp_core.records.types import Batch, Relevance, Requests, Results, UnsupportedMethod
+from closelook.lrp_core.records.types import Batch, Relevance, Requests, Results
 from closelook.lrp_core.records.variants import rows_of
 from closelook.lrp_core.views.view import ModelView
 
 log = logging.getLogger(__name__)
 
 _OVER_TOKENS = ("tokens", "attended", "attention", "layers")  # results whose last axis is tokens
-
-
-@dataclass(frozen=True)
-class Group:
-    """Some samples of a batch [B, T] without masked tokens, padded on the right to the longest of them [b, t]."""
-
-    batch: Batch
-    rows: Tensor  # [b], the samples' rows in the whole batch
-    columns: Tensor  # [b, t], the column of each token in the whole batch
-    real: Tensor  # [b, t], 1 for tokens, 0 for padding
-
-    @classmethod
-    def of(cls, whole: Batch, rows: list[int]) -> Group:
-        """The group of these rows of `whole`, which must be on the CPU: on a GPU, `of` would wait for the device."""
-        picked = torch.tensor(rows)
-        mask = whole.attention_mask[picked]
-        length = lengths(whole)[picked]
-        offset = torch.arange(int(length.max()))
-        # sorted stably by the mask, tokens come first, in their order
-        columns = mask.argsort(dim=-1, descending=True, stable=True)[:, : len(offset)]
-        slots = (mask.cumsum(-1) - 1).clamp_min(0)  # [b, T], the new column of each token
-        chosen = rows_of(whole, picked)
-        batch = chosen.over_tokens(lambda of_tokens: of_tokens.gather(1, columns), lambda at: slots.gather(1, at))
-        batch = replace(batch, attention_mask=(offset < length[:, None]).to(mask.dtype))
-        return cls(batch, picked, columns, mask.gather(1, columns))
-
-    def to(self, device: torch.device) -> Group:
-        """The group with all its tensors on a device."""
-        places = (to_device(of_tokens, device) for of_tokens in (self.rows, self.columns, self.real))
-        return Group(self.batch.to(device), *places)
-
-    def halves(self) -> list[Group]:
-        """Two groups with half of the samples each."""
-        middle = len(self.batch) // 2
-        return [self._some(slice(None, middle)), self._some(slice(middle, None))]
-
-    def put(self, numbers: Tensor, whole: Tensor, over_tokens: bool) -> None:
-        """Write the group's `numbers` [b, ...] into the rows of `whole` [B, ...] from which its samples were taken.
-
-        With `over_tokens` the last axis is tokens, t of `numbers` and T of `whole`: each number goes to the column of
-        its token, and all other columns of these rows become 0.
-        """
-        if not over_tokens:
-            whole[self.rows] = numbers
-            return
-        between = [1] * (numbers.dim() - 2)
-        columns = self.columns.view(len(self.rows), *between, -1).expand_as(numbers)
-        real = self.real.view(len(self.rows), *between, -1)
-        whole[self.rows] = torch.zeros_like(whole[self.rows]).scatter_add_(-1, columns, numbers * real)
-
-    def _some(self, rows: slice) -> Group:
-        """The group of some of its samples."""
-        batch = self.batch.mapped(lambda value: value[rows])
-        return Group(batch, self.rows[rows], self.columns[rows], self.real[rows])
-
-
-_Part = tuple[Group, MemoryPlan, dict[str, Tensor]]  # a group, its plan, and its results [b, ...] by name
-
-
-def lengths(batch: Batch) -> Tensor:
-    """The number of tokens of each sample [B], without masked ones; 1 for a row that is all padding."""
-    return batch.attention_mask.sum(-1).clamp_min(1)
+_Part = tuple[list[int], MemoryPlan, dict[str, Tensor]]  # rows of a batch, their plan, and their results by name
 
 
 @dataclass(frozen=True)
@@ -152,17 +90,15 @@ def _explain(
     initial: bool = True,
 ) -> Results:
     """The result of `explain_many` and `globenc`; `maps` are those of post-norm models."""
-    for request in requests:
-        _require(view, request.method)
-    on_host, batch = batch.to("cpu"), batch.to(view.device)
-    explanations = explanations_of(requests)
+    on_host, explanations = batch.to("cpu"), explanations_of(requests)
     budget = planner.free_bytes(view.device) if byte_budget is None else byte_budget
+    lengths = on_host.attention_mask.sum(-1).clamp_min(1).tolist()  # 1 for a row that is all padding
     parts: list[_Part] = []
-    for rows, plan in planner.cut(MemoryNeeds.of(view), lengths(on_host).tolist(), budget):
-        group = Group.of(on_host, rows).to(view.device)
-        parts += _within_memory(view, group, maps, explanations, plan)
+    for rows, plan in planner.cut(MemoryNeeds.of(view), lengths, budget):
+        parts += _within_memory(view, on_host, rows, maps, explanations, plan)
     plans = tuple(plan for _, plan, _ in parts)
-    whole = {name: _assemble(batch, parts, name) for name in parts[0][2]}
+    mask = to_device(batch.attention_mask, view.device)
+    whole = {name: _assemble(mask, parts, name) for name in parts[0][2]}
     logits = whole.pop("logits")
     if view.family.norm_order == "post":
         relevance = without_sum(whole["tokens"], logits, layers=whole["layers"] if layers else None)
@@ -178,22 +114,17 @@ def _explain(
     return results
 
 
-def _require(view: ModelView, method: str) -> None:
-    """Raise UnsupportedMethod, naming the method to use instead, if `method` does not apply to the model."""
-    if method not in METHODS:
-        raise UnsupportedMethod(f"{method!r} is no ALTI method; choose {' or '.join(METHODS)}")
-    METHODS[method].require(view.family)
-
-
 def _within_memory(
-    view: ModelView, group: Group, maps: Maps, explanations: Sequence[str], plan: MemoryPlan
+    view: ModelView, batch: Batch, rows: list[int], maps: Maps, explanations: Sequence[str], plan: MemoryPlan
 ) -> Iterator[_Part]:
-    """Yield the results of a group; if memory runs out, those of its halves, then of single samples in smaller chunks.
+    """Yield the results of some rows; if memory runs out, of halves of them, then of single rows in smaller chunks.
 
-    Raises the error if memory runs out for a single sample in the smallest chunk.
+    Raises the error if memory runs out for a single row in the smallest chunk.
     """
+    some = rows_of(batch, torch.tensor(rows))
+    some = some.over_tokens(lambda of_tokens: of_tokens[:, : plan.length], lambda positions: positions)
     try:
-        yield group, plan, _compute(view, group.batch, maps, explanations, plan)
+        yield rows, plan, _compute(view, some.to(view.device), maps, explanations, plan)
         return
     except Exception as error:
         if not is_out_of_memory(error) or plan.smallest:
@@ -201,8 +132,9 @@ def _within_memory(
         log.warning("out of memory with %s: halved", plan)
     if view.device.type == "cuda":
         torch.cuda.empty_cache()
-    for half in group.halves() if plan.batch > 1 else [group]:
-        yield from _within_memory(view, half, maps, explanations, plan.halved(len(half.batch)))
+    middle = len(rows) // 2
+    for half in (rows[:middle], rows[middle:]) if middle else (rows,):
+        yield from _within_memory(view, batch, half, maps, explanations, plan.halved(len(half)))
 
 
 def _compute(
@@ -218,14 +150,16 @@ def _compute(
     return {name: value.to(view.device) for name, value in numbers.items()}  # layers may live on several devices
 
 
-def _assemble(batch: Batch, parts: Sequence[_Part], name: str) -> Tensor:
-    """The result of that name for the whole batch [B, ...], put together from the groups; 0 on padding."""
-    over_tokens = name in _OVER_TOKENS
+def _assemble(mask: Tensor, parts: Sequence[_Part], name: str) -> Tensor:
+    """The result of that name for all rows of a batch with this attention mask [B, T]; 0 on padding."""
     first = parts[0][2][name]
-    shape = [len(batch), *first.shape[1:]]
+    over_tokens = name in _OVER_TOKENS
+    whole = first.new_zeros(len(mask), *first.shape[1:-1], mask.shape[1] if over_tokens else first.shape[-1])
+    for rows, _, numbers in parts:
+        values = numbers[name]
+        if over_tokens:
+            values = torch.nn.functional.pad(values, (0, mask.shape[1] - values.shape[-1]))
+        whole[to_device(torch.tensor(rows), whole.device)] = values
     if over_tokens:
-        shape[-1] = batch.input_ids.shape[1]
-    whole = first.new_zeros(shape)
-    for group, _, numbers in parts:
-        group.put(numbers[name], whole, over_tokens)
+        whole.masked_fill_(mask.view(len(mask), *[1] * (whole.dim() - 2), -1) == 0, 0)
     return whole

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
 
 import psutil
 import torch
@@ -20,9 +19,7 @@ from closelook.lrp_core.records.types import UserError
 from closelook.lrp_core.views.view import ModelView
 
 _SOURCES = {"cpu": 64, "cuda": 256}  # tokens whose value-output vectors one product makes, enough to be efficient
-_VECTOR_BYTES = {"cpu": 2**20, "cuda": 2**26}  # of transformed vectors at a time; on a CPU, half of a core's cache
-_WIDTH = {"cpu": 512, "cuda": 2**30}  # entries of a vector at a time, so that many destinations fit into the cache
-_WORTH_THREADS = 2**23  # a layer with at least so many entries of transformed vectors is worth several threads
+_VECTOR_BYTES = {"cpu": 2**21, "cuda": 2**26}  # of transformed vectors at a time; on a CPU, for each thread
 _COMPOSED = 4  # tensors [T, d_mlp] that gelu_new, a chain of elementary operations, holds at its peak
 _SPREAD = 2  # a sample joins a group if the longest sample has at most this many times its length
 
@@ -41,7 +38,7 @@ class MemoryNeeds:
     work_bytes: int  # bytes of a number in the maps
     post_norm: bool
     device: str  # cpu | cuda
-    threads: int  # the most threads that work on a layer
+    vector_bytes: int  # of the transformed vectors that are held at a time, if memory suffices
     fused: bool  # the fused kernel is used, in which transformed vectors take no memory
 
     @classmethod
@@ -66,17 +63,14 @@ class MemoryNeeds:
             work_bytes=work.itemsize,
             post_norm=post_norm,
             device=device,
-            threads=torch.get_num_threads() if view.device.type == "cpu" else 1,
+            vector_bytes=_VECTOR_BYTES[device] * (torch.get_num_threads() if device == "cpu" else 1),
             fused=device == "cuda" and work == torch.float32 and fused_on(view.device),
         )
 
     def chunk(self, batch: int, length: int) -> Chunk:
         """The fastest chunk for `batch` samples of `length` tokens, if memory suffices."""
-        width = ceil(self.d_model / ceil(self.d_model / _WIDTH[self.device]))
-        vectors = _VECTOR_BYTES[self.device] // (width * self.work_bytes)
-        workers = self.threads if batch * length**2 * self.d_model >= _WORTH_THREADS else 1
-        sources = min(_SOURCES[self.device], batch * length)
-        return Chunk(sources, max(1, min(vectors, batch * length * length)), workers, width)
+        vectors = self.vector_bytes // (self.d_model * self.work_bytes)
+        return Chunk(min(_SOURCES[self.device], batch * length), max(1, min(vectors, batch * length**2)))
 
 
 @dataclass(frozen=True)
@@ -99,7 +93,7 @@ class MemoryPlan:
 
         Its `length` and `bytes` are still those of the plan that ran out.
         """
-        return replace(self, batch=batch, chunk=self.chunk if self.batch > 1 else smaller(self.chunk))
+        return replace(self, batch=batch, chunk=self.chunk if self.batch > 1 else self.chunk.half)
 
 
 def predict(geometry: MemoryNeeds, batch: int, length: int, chunk: Chunk) -> int:
@@ -113,16 +107,14 @@ def predict(geometry: MemoryNeeds, batch: int, length: int, chunk: Chunk) -> int
     kernel += 0 if g.post_norm else tokens * g.d_model * g.model_bytes  # normalised input
     rollout = pairs * (g.work_bytes + 1)  # and the mask
     weights = pairs * g.n_heads * g.work_bytes
-    softmax = weights + (pairs + 2 * tokens * heads) * g.work_bytes + pairs  # in place, beside mask, queries and keys
+    softmax = 2 * weights + 2 * tokens * heads * g.work_bytes + pairs  # scores, weights, queries, keys, mask
     streams = tokens * (g.d_model + heads) * g.work_bytes  # resultant and values
     projection = heads * g.d_model * g.work_bytes
     copied = projection + tokens * g.d_model * g.work_bytes if converted or g.post_norm else 0
     samples, sources, step, rows = extents(batch, length, chunk)
-    width = chunk.strip(g.d_model)
-    vectors = 0 if g.fused else chunk.workers * samples * step * rows * width
-    vectors += 0 if width == g.d_model else tokens * g.d_model  # the resultant in strips
-    products = chunk.workers * samples * sources * g.n_heads * g.d_model
-    mapping = weights + streams + (vectors + products + pairs) * g.work_bytes
+    vectors = 0 if g.fused else samples * step * rows * g.d_model
+    products = samples * sources * g.n_heads * g.d_model
+    mapping = weights + streams + (vectors + products + 2 * pairs) * g.work_bytes  # maxima, sums of entries
     block = max(copied + max(softmax, mapping), (converted + g.post_norm) * projection + streams)
     return held + max(mlp, kernel + rollout + block)
 
@@ -138,7 +130,7 @@ def plan(geometry: MemoryNeeds, length: int, byte_budget: int, batch: int) -> Me
             size //= 2
             chunk = geometry.chunk(size, length)
         elif not chunk.is_smallest:
-            chunk = smaller(chunk)
+            chunk = chunk.half
         else:
             raise UserError(
                 f"ALTI needs {need} bytes for one sample of {length} tokens, and the budget is {byte_budget}: "
@@ -156,13 +148,6 @@ def cut(geometry: MemoryNeeds, lengths: Sequence[int], byte_budget: int) -> Iter
         chosen = plan(geometry, longest, byte_budget, len(near))
         yield near[: chosen.batch], chosen
         order = order[chosen.batch :]
-
-
-def smaller(chunk: Chunk) -> Chunk:
-    """A chunk of half the size: with half the threads or, if there is one, half as much for it."""
-    if chunk.workers > 1:
-        return replace(chunk, workers=chunk.workers // 2)
-    return replace(chunk, sources=max(1, chunk.sources // 2), vectors=max(1, chunk.vectors // 2))
 
 
 def free_bytes(device: torch.device) -> int:

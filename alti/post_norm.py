@@ -31,7 +31,7 @@ _SOURCES = 64  # tokens whose value-output vectors are held at a time, for a sin
 
 def norm_map(layer: Layer, chunk: Chunk, normalise: bool = True) -> Tensor:
     """The map [B, Ti, Tj] of a block. With `normalise` rows sum to 1; rows of zeros become those of the identity."""
-    weights, identity = layer.weights(chunk.workers), torch.eye(layer.residual.shape[1], device=layer.residual.device)
+    weights, identity = layer.weights(), torch.eye(layer.residual.shape[1], device=layer.residual.device)
     identity = identity.expand(len(weights), -1, -1)
     norms = _norms(layer, weights, identity, layer.allowed, chunk.sources)
     return normalised(norms, identity) if normalise else norms

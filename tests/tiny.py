@@ -34,7 +34,6 @@ MORE = {
         "pad_token_id": 0,
     },
     "electra": {**_COMMON, **_MLP, "embedding_size": 12},
-    "albert": {**_COMMON, **_MLP, "embedding_size": 12, "num_hidden_groups": 1},
     "megatron-bert": {**_COMMON, **_MLP},
     "modernbert": {
         **_COMMON,

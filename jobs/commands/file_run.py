@@ -72,7 +72,7 @@ def explain_file(
     keys["methods"] = [_entry(method) for method in methods]
     keys |= {"embeddings": ["full"], "explanations": _explanations(explanation, resolved.output, rows)}
     failures: list[str] = []
-    for summary in summaries(RunConfig.load(keys, store.root, ()), store, _STAGES, 0.0, say):
+    for summary in summaries(RunConfig.load(keys, store.root, ()), store, _STAGES, 0.0):
         failures += summary.failures
         for line in summary.lines:
             say(line)

@@ -137,8 +137,6 @@ class RayConfig(Frozen):
     """address of the cluster; null: RAY_ADDRESS (set for submitted jobs), else a local Ray inside this process"""
     nodes: tuple[NodesConfig, ...] | None = None
     """nodes to which an autoscaling cluster can grow; null: the nodes that the cluster has now"""
-    max_models: AtLeast1 | None = None
-    """how many models are computed at once; null: as many as fit"""
     no_progress_timeout_s: AtLeast1 = 1800
     """seconds that a batch may take; after that its process is ended, and its rows are computed one by one"""
 

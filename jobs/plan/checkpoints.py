@@ -161,9 +161,7 @@ def with_adapter(model: ModelConfig, location: str, config: PretrainedConfig) ->
 
     folder = _adapter_folder(model, model.adapter)
     adapters.check_base(folder, location)
-    config = adapters.with_head_of(config, folder, model.family)
-    adapters.check_fit(config, folder, model.family, model.merge)
-    return config, adapter_key(model)
+    return adapters.with_head_of(config, folder, model.family), adapter_key(model)
 
 
 def adapter_key(model: ModelConfig) -> str:

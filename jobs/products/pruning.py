@@ -32,7 +32,6 @@ from closelook.jobs.plan.clusters import clusters_of
 from closelook.jobs.plan.node import ModelPlan, Node, Part, Run
 from closelook.jobs.plan.units import FORWARD_FACTOR, groups
 from closelook.jobs.products.record import Made, Opened, Product, Row, Unit
-from closelook.jobs.runner.closing import close
 from closelook.jobs.store import Artifact
 from closelook.lrp_core.records.explained import CONTRASTIVE
 from closelook.lrp_core.records.types import Request
@@ -312,5 +311,5 @@ PRUNING = Product(
     units=units,
     compute=compute,
     combine=combine,
-    close=partial(close, conclusion=_conclude),
+    conclude=_conclude,
 )

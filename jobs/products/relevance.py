@@ -21,7 +21,6 @@ from closelook.jobs.plan.finer import KEPT
 from closelook.jobs.plan.node import Cell, Node, Part, Run
 from closelook.jobs.plan.units import cut_units
 from closelook.jobs.products.record import Made, Opened, Product, Row, Unit
-from closelook.jobs.runner.closing import close
 
 if TYPE_CHECKING:
     from closelook.jobs.products.explaining import ExplainedBatch, Explainer
@@ -131,7 +130,7 @@ def _attributed(name: str) -> Product:
         units=units,
         compute=compute,
         combine=combine,
-        close=partial(close, entries_of=method_entries),
+        entries=method_entries,
     )
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Function
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
@@ -21,7 +21,10 @@ _LEAST_ROWS = 64  # of a tile; with fewer, a GPU takes longer to read an expert'
 
 @dataclass(frozen=True)
 class ExpertRows:
-    """The S = N k rows of N tokens, one for each of a token's k experts, sorted by expert, then by token."""
+    """The S = N k rows of N tokens, one for each of a token's k experts.
+
+    They are sorted by expert, then by rank, then by token, as in transformers' eager code.
+    """
 
     chosen: Tensor  # [N, k] int64, the experts of each token
     tokens: Tensor  # [S] int64, the token of each row
@@ -32,12 +35,12 @@ class ExpertRows:
     @classmethod
     def of(cls, chosen: Tensor, n_experts: int) -> ExpertRows:
         """The rows for the experts `chosen` [N, k] by a router."""
-        k = chosen.shape[1]
-        experts, order = chosen.flatten().sort(stable=True)
+        n, k = chosen.shape
+        experts, order = chosen.T.flatten().sort(stable=True)
         numbers = torch.arange(n_experts, device=chosen.device, dtype=experts.dtype)
-        row_of = order.argsort().view_as(chosen)  # the inverse of the permutation `order`
+        row_of = order.argsort().view(k, n).T  # the inverse of the permutation `order`
         ends = torch.searchsorted(experts, numbers, right=True)
-        return cls(chosen, order // k, order % k, row_of, ends)
+        return cls(chosen, order % n, order // n, row_of, ends)
 
     def of_expert(self, expert: int) -> tuple[Tensor, Tensor]:
         """True for tokens that are sent to the expert [N], and their rows [N] (0 for other tokens)."""
@@ -46,17 +49,20 @@ class ExpertRows:
 
     def product(self, x: Tensor, weight: Tensor) -> Tensor:
         """Each row of x [S, I] times its expert's part of `weight` [E, O, I]: [S, O]. Only x gets a gradient."""
-        return multiply_rows(x, weight, self)
+        if x.device.type != "cpu":
+            return multiply_rows(x, weight, self)
+        by_expert = x.tensor_split(self.ends[:-1])
+        return torch.cat([nn.functional.linear(*pair) for pair in zip(by_expert, weight, strict=True)])
 
     def multiplied(self, x: Tensor, weight: Tensor) -> Tensor:
         """As `product`, without gradients."""
         if _has_kernel(x, weight):
-            return torch.nn.functional.grouped_mm(x.contiguous(), weight.mT, offs=self.ends.int())
+            return nn.functional.grouped_mm(x.contiguous(), weight.mT, offs=self.ends.int())
         y = x.new_empty(len(x) + 1, weight.shape[1])  # the last row takes the results of unused rows of tiles
         for expert, rows in self._tiles:
             of_expert = weight[expert].reshape(weight.shape[1:]).to(x.dtype)
             inputs = x[rows.clamp_max(len(x) - 1)]
-            y.index_copy_(0, rows, torch.nn.functional.linear(inputs, of_expert))
+            y.index_copy_(0, rows, nn.functional.linear(inputs, of_expert))
         return y[:-1]
 
     @cached_property
@@ -85,7 +91,7 @@ class ExpertRows:
 
 
 def multiply_rows(x: Tensor, weight: Tensor, rows: ExpertRows) -> Tensor:
-    """The result of `ExpertRows.product`, as a torch function that rules on operations can see."""
+    """The result of `ExpertRows.product` on a device, as a torch function that rules on operations can see."""
     if has_torch_function_unary(x):
         result: Tensor = handle_torch_function(multiply_rows, (x,), x, weight, rows)
         return result

@@ -33,7 +33,6 @@ FAMILIES: Registry[Family] = Registry(
     bert.ROBERTA,
     DISTILBERT,
     bert.ELECTRA,
-    bert.ALBERT,
     bert.MEGATRON_BERT,
     MODERNBERT,
     bert.DEBERTA,

@@ -61,7 +61,6 @@ class Family(EmbeddingLayout, NormLayout, AttentionLayout, FeedForwardLayout, He
     kind: Kind
     blocks: str  # path of the list of blocks
     transposed: bool = False  # weights are stored as [in, out] (Conv1D)
-    group_field: str | None = None  # config field with the number of blocks, if several layers share a block
     decoder: Decoder | None = None  # of encoder-decoders; the other fields then describe the encoder
     lacks: tuple[Capability, ...] = ()  # capabilities that most models have and these do not
     requires: tuple[Requirement | SameAs, ...] = ()  # conditions on the config

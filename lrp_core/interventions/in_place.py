@@ -9,7 +9,6 @@ import torch
 from accelerate.utils import has_offloaded_params
 from torch import Tensor, nn
 
-from closelook.lrp_core.parts.layers import ADDED_WEIGHTS
 from closelook.lrp_core.records.types import UnsupportedModel
 from closelook.lrp_core.views.view import ModelView
 
@@ -20,7 +19,7 @@ def check_weights(view: ModelView) -> None:
     for module in view.model.modules():
         if has_offloaded_params(module):
             raise UnsupportedModel(f"{name} has offloaded weights, which cannot be changed: leave out max_memory")
-        if module in ADDED_WEIGHTS:
+        if type(module).__module__.startswith("peft."):
             raise UnsupportedModel(f"{name} has an adapter beside its weights: merge it to change them")
 
 

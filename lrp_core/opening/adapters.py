@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import warnings
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
-from weakref import ref
+from typing import Any
 
-import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from closelook.lrp_core.families import class_in, family_of
-from closelook.lrp_core.opening.checkpoint import without_numbers
-from closelook.lrp_core.parts.layers import ADDED_WEIGHTS
 from closelook.lrp_core.records.types import UnsupportedModel, UserError
 
 SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -145,138 +139,66 @@ def brought(folder: Path) -> set[str]:
     return {name for name in _shapes(folder) if ".lora_" not in name}
 
 
-def check_fit(config: PretrainedConfig, folder: Path, family: str | None = None, merge: bool = True) -> None:
-    """Raise UserError if the adapter does not fit a model of `config` or, with `merge`, cannot be merged into it.
-
-    Shapes are compared with those of a model on the meta device, so no weights are needed.
-    """
-    model = without_numbers(config, family)
-    modules = dict(model.named_modules())
-    expected_shapes = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
-    adapted, problems = set(), []
-    for name, shape in _shapes(folder).items():
-        path, _, part = name.partition(".lora_")
-        if not part:
-            if expected_shapes.get(name) != shape:
-                problems.append(f"{name} {list(shape)} for {list(expected_shapes.get(name, ()))}")
-            continue
-        adapted.add(path)
-        of_base = expected_shapes.get(f"{path}.weight", ())
-        if not any(size in shape for size in of_base):
-            problems.append(f"{name} {list(shape)} for {list(of_base)}" if of_base else f"{name} for no such layer")
-    settings = read_settings(folder)
-    chosen = any(settings.get(name) for name in ("layers_to_transform", "exclude_modules", "target_parameters"))
-    if not problems and not chosen and not isinstance(settings.get("target_modules"), str):
-        alike = {_numberless(path) for path in adapted}
-        lacking = sorted(name for name in modules if _numberless(name) in alike and name not in adapted)
-        problems += [f"nothing for {name}" for name in lacking]
-    if problems:
-        more = f" and {len(problems) - 2} more" if len(problems) > 2 else ""
-        raise UserError(f"the adapter {folder} is for another base: it has {', '.join(problems[:2])}{more}")
-    if merge:
-        _check_mergeable(modules, adapted, folder)
-
-
-def _check_mergeable(modules: Mapping[str, nn.Module], adapted: Collection[str], folder: Path) -> None:
-    """Raise UserError if a weight that the adapter changes is shared by another module, which would change as well."""
-    owners: dict[nn.Parameter, list[str]] = {}
-    for path, module in modules.items():
-        weight = dict(module.named_parameters(recurse=False)).get("weight")
-        if weight is not None:
-            owners.setdefault(weight, []).append(path)
-    for sharing in owners.values():
-        changed = [path for path in sharing if path in adapted]
-        if changed and len(sharing) > 1:
-            others = " and ".join(path for path in sharing if path != changed[0])
-            shared = f"changes the weights of {changed[0]}, which {others} shares, and merging would change both"
-            raise UserError(f"the adapter {folder} {shared}: keep it beside its base with `merge: false`")
-
-
 def attached(model: PreTrainedModel, folder: Path, merge: bool = True) -> PreTrainedModel:
-    """The model with an adapter that passed :func:`check_fit`: merged into its weights, or kept beside them.
+    """The model with an adapter, merged into its weights or, with `merge` False, as peft's layers beside them.
 
-    With `merge` False its layers are peft's, and :func:`lrp_core.parts.layers.weights_of` returns the sums. Raises
-    UserError for an adapter that can only be merged, and for one that peft cannot apply to this model.
+    Raises UserError for an adapter of another base, for one that can only be merged, and for a merge into a weight that
+    another module shares.
     """
     settings = read_settings(folder)
     if not merge and any(settings.get(name) for name in ("use_dora", "target_parameters", "lora_bias")):
         raise UserError(f"the adapter {folder} scales or replaces weights, or adds biases: it can be merged only")
     from peft import PeftConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 
+    _shapes(folder)  # raises for a damaged file
     weights = load_file(folder / WEIGHTS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft uses names that transformers has deprecated
-        warnings.simplefilter("ignore", UserWarning)  # about tied weights, which `check_fit` has checked
+        warnings.simplefilter("ignore", UserWarning)  # about tied weights, which are checked below
         known = PeftConfig.from_pretrained(str(folder))
         known.inference_mode, known.base_model_name_or_path = True, None  # `check_base` has compared the name
         try:
             wrapped: Any = get_peft_model(model, known, autocast_adapter_dtype=False)
-        except ValueError as error:
+            expected = get_peft_model_state_dict(wrapped, save_embedding_layers=False)
+            loaded: Any = set_peft_model_state_dict(wrapped, weights)
+        except (ValueError, RuntimeError) as error:  # without the layers, or of other shapes
             reason = " ".join(str(error).split())
             raise UserError(f"the adapter {folder} is for another base than {type(model).__name__}: {reason}") from None
-        expected = get_peft_model_state_dict(wrapped, save_embedding_layers=False)
-        loaded: Any = set_peft_model_state_dict(wrapped, weights)
         apart = sorted({*(expected.keys() - weights.keys()), *loaded.unexpected_keys})
         if apart:
             raise UserError(f"the adapter {folder} is for another base than {type(model).__name__}: see {apart[0]}")
-        if merge:
-            return wrapped.merge_and_unload()
-    return _kept_apart(wrapped.get_base_model())
+        if not merge:
+            return wrapped.get_base_model()
+        _check_mergeable(wrapped, folder)
+        return wrapped.merge_and_unload()
 
 
-def beside_base(model: nn.Module) -> Any:
-    """The model inside a peft model in memory, prepared so that readers of its weights get the sums with adapters.
+def _check_mergeable(wrapped: nn.Module, folder: Path) -> None:
+    """Raise UserError if a weight that the adapter changes is shared by another module, which would change as well."""
+    from peft.tuners.lora import LoraLayer
 
-    A model without peft's layers is returned unchanged. Raises UnsupportedModel for adapters that do more than add to
-    weights.
-    """
+    owners = [vars(module)["_parameters"].get("weight") for _, module in wrapped.named_modules(remove_duplicate=False)]
+    for path, module in wrapped.named_modules():
+        if isinstance(module, LoraLayer) and sum(owner is module.get_base_layer().weight for owner in owners) > 1:
+            changed = path.removeprefix(_PREFIX)
+            shared = f"changes the weights of {changed}, which another module shares, and merging would change both"
+            raise UserError(f"the adapter {folder} {shared}: keep it beside its base with `merge: false`")
+
+
+def without_peft(model: nn.Module) -> nn.Module:
+    """The model inside a peft model in memory, adapters included. Raises UnsupportedModel for learned prompts."""
     if "peft" not in sys.modules:
         return model
     from peft import PeftModel
-    from peft.tuners.lora import LoraLayer
-    from peft.tuners.tuners_utils import BaseTunerLayer
 
-    kind = type(model).__name__
-    if isinstance(model, PeftModel):
-        if model.active_peft_config.is_prompt_learning:
-            raise UnsupportedModel(
-                f"{kind} puts learned tokens before every text (prompt learning), which no method supports: use the "
-                "base model or another adapter"
-            )
-        model = model.get_base_model()
-    adapted = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
-    for layer in adapted:
-        known = isinstance(layer, LoraLayer) and not (any(layer.use_dora.values()) or any(layer.lora_bias.values()))
-        if not known:
-            named = f"adapters that do more than add to weights, such as DoRA or a bias ({type(layer).__name__})"
-            raise UnsupportedModel(f"{kind} has {named}: give the model that peft's merge_and_unload() returns")
-    return _kept_apart(cast(PreTrainedModel, model)) if adapted else model
-
-
-def _kept_apart(model: PreTrainedModel) -> PreTrainedModel:
-    """The model with peft's layers registered in ADDED_WEIGHTS, and with the modules that the adapter replaces."""
-    from peft.tuners.lora import LoraLayer
-    from peft.utils import ModulesToSaveWrapper
-
-    for path, module in list(model.named_modules()):
-        if isinstance(module, ModulesToSaveWrapper):
-            parent, _, name = path.rpartition(".")
-            setattr(model.get_submodule(parent), name, module.modules_to_save[module.active_adapters[0]])
-        elif isinstance(module, LoraLayer):
-            ADDED_WEIGHTS[model.get_submodule(path)] = partial(
-                _added, ref(module)
-            )  # weak, or no layer would ever be freed
-    return model
-
-
-def _added(layer: Callable[[], Any]) -> Tensor:
-    """The sum of the active adapters of a peft `layer()`, in its weight's layout; 0 if they are merged or disabled."""
-    module = layer()
-    base = module.get_base_layer().weight
-    if module.merged or module.disable_adapters:
-        return torch.zeros_like(base)
-    adding = [name for name in module.active_adapters if name in module.lora_A]
-    return sum((module.get_delta_weight(name) for name in adding), torch.zeros_like(base))
+    if not isinstance(model, PeftModel):
+        return model
+    if model.active_peft_config.is_prompt_learning:
+        raise UnsupportedModel(
+            f"{type(model).__name__} puts learned tokens before every text (prompt learning), which no method "
+            "supports: use the base model or another adapter"
+        )
+    return model.get_base_model()
 
 
 def _shapes(folder: Path) -> Mapping[str, tuple[int, ...]]:
@@ -288,8 +210,3 @@ def _shapes(folder: Path) -> Mapping[str, tuple[int, ...]]:
         reason = " ".join(str(error).split())
         raise UserError(f"{folder / WEIGHTS} cannot be read ({reason}): save or download it again") from None
     return {name.removeprefix(_PREFIX).replace(".base_layer.", "."): shape for name, shape in shapes.items()}
-
-
-def _numberless(path: str) -> str:
-    """The path of a module with `*` in place of numbers, so that it is the same in all blocks."""
-    return re.sub(r"\.\d+(?=\.|$)", ".*", path)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from closelook.lrp_core.parts.layers import ADDED_WEIGHTS, ALTERED
+from closelook.lrp_core.parts.layers import ALTERED
 from closelook.lrp_core.views.view import ModelView
 
 _KNOWN = {"torch", "transformers", "peft", "accelerate", "closelook"}  # packages whose modules compute what they should
@@ -41,5 +41,5 @@ def _of_other_classes(view: ModelView) -> Iterator[nn.Module]:
             yield norm.module
     for layer in view.linear_layers():
         usual = isinstance(layer.module, (Conv1D if layer.transposed else nn.Linear, nn.Conv2d))
-        if not usual and layer.module not in ADDED_WEIGHTS:
+        if not usual:
             yield layer.module

@@ -7,9 +7,7 @@ their quantiser. Imports no torch.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from math import prod
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -33,10 +31,6 @@ _PACKAGES = {
 }
 _INDEX = ".safetensors.index.json"  # end of the names of files that list other files of weights
 _ADAPTER = "adapter_config.json"  # transformers applies an adapter that lies beside its base
-#: Names of numbers of modules in a config, and the most of them: even modules without numbers take memory.
-_MODULES, _MOST_MODULES = re.compile(r"(n|num)_(.*_)?(layers?|experts)|(en|de)coder_layers"), 10_000
-_MOST_LABELS = 1_000_000
-_MOST_TIMES, _MOST_BEYOND = 2, 2**28  # a model has at most so many times the numbers of its files, and some more
 _INTEGRATIONS = "transformers.integrations."  # transformers defines its own quantised modules here
 
 
@@ -62,7 +56,6 @@ def read_config(
     check_config(described, name)
     if "model_type" not in described:
         raise UserError(f"the {CONFIG} of {name} has no model_type, which transformers needs: download the model again")
-    _check_counts(described, name)
     if family is None:
         check_type(described["model_type"])
     try:
@@ -97,40 +90,6 @@ def without_numbers(config: PretrainedConfig, family: str | None = None) -> PreT
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise UserError(f"transformers cannot make a model of this {CONFIG} ({reason}): correct the file") from error
     return model
-
-
-def _check_counts(config: Mapping[str, Any], name: str) -> None:
-    """Raise UserError for a config whose numbers of layers, experts or labels no model has."""
-    for field, count in config.items():
-        most = _MOST_MODULES if _MODULES.fullmatch(field) else _MOST_LABELS if field == "num_labels" else None
-        if most is not None and isinstance(count, int) and not 0 <= count <= most:
-            raise UserError(f"the {CONFIG} of {name} has {field} = {count:,}: correct the file (at most {most:,})")
-
-
-def check_size(config: PretrainedConfig, folder: Path, family: str | None = None) -> None:
-    """Raise UserError if a model of `config` would have many times the numbers that the weights in `folder` have.
-
-    Shapes are compared, those of the model on the meta device: nothing is allocated. A folder without weights, such as
-    one of the hub's cache that lacks them yet, is not checked.
-    """
-    from safetensors import safe_open
-
-    stored = 0
-    for file in weight_files(folder):
-        if file.suffix != ".safetensors":
-            continue
-        with safe_open(file, "np") as weights:
-            for key in weights.keys():  # noqa: SIM118 (no mapping)
-                stored += prod(weights.get_slice(key).get_shape())
-    if not stored:
-        return
-    model = without_numbers(config, family)
-    needed = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
-    if needed > _MOST_TIMES * stored + _MOST_BEYOND:
-        raise UserError(
-            f"the {CONFIG} of {folder} describes a model of {needed:,} numbers, and the weights hold {stored:,}: "
-            "they do not go together; get the folder again"
-        )
 
 
 def weight_files(folder: Path) -> list[Path]:

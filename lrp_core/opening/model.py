@@ -13,10 +13,9 @@ from transformers import PreTrainedModel
 from closelook.lrp_core.families import family_of, without_head
 from closelook.lrp_core.families.generic import GenericFamily, way_out
 from closelook.lrp_core.families.images import ImageFamily
-from closelook.lrp_core.opening.adapters import beside_base
+from closelook.lrp_core.opening.adapters import without_peft
 from closelook.lrp_core.opening.altered import note_altered
 from closelook.lrp_core.opening.checkpoint import check_model
-from closelook.lrp_core.opening.rebuilt import unrolled
 from closelook.lrp_core.records.types import Batch, UnsupportedModel, UserError
 from closelook.lrp_core.views.encoder_decoder import EncoderDecoderView
 from closelook.lrp_core.views.images import ImageView
@@ -34,7 +33,7 @@ def view_of(model: nn.Module, family: str | None = None) -> ModelView:
     unknown type, a head that predicts neither tokens nor labels, parts that were removed, and norms without weights;
     raises UserError for weights that were made in inference mode or are on the meta device.
     """
-    model = beside_base(model)
+    model = without_peft(model)
     if not isinstance(model, PreTrainedModel):
         raise UnsupportedModel(f"{type(model).__name__} is no model of transformers: give a PreTrainedModel")
     check_model(model)
@@ -61,7 +60,7 @@ def view_of(model: nn.Module, family: str | None = None) -> ModelView:
         kind = ImageView
     if described.decoder is not None:
         kind = EncoderDecoderView
-    view = kind(unrolled(model.eval().requires_grad_(False), described), described)
+    view = kind(model.eval().requires_grad_(False), described)
     _check_layout(view)
     bare = [norm.module for norm in view.norms() if norm.module.weight is None]
     if bare:

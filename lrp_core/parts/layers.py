@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,8 +14,6 @@ from torch import Tensor, nn
 from closelook.lrp_core.families import Family
 from closelook.lrp_core.records.types import UnsupportedMethod
 
-#: For modules with an adapter that is not merged: returns the tensor to add to the module's weight, in its layout.
-ADDED_WEIGHTS: WeakKeyDictionary[nn.Module, Callable[[], Tensor]] = WeakKeyDictionary()
 #: Modules that may compute something else than their class and weights say, with their paths in the model.
 ALTERED: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
@@ -34,18 +31,13 @@ def check_unaltered(modules: Iterable[nn.Module]) -> None:
 
 @contextmanager
 def weights_of(module: nn.Module) -> Iterator[Any]:
-    """Inside, an object with the module's `weight` (an adapter's added) and `bias`, loaded if they are offloaded.
+    """Inside, the module with its `weight` and `bias` loaded if they are offloaded.
 
     Tensors that were read inside stay valid afterwards. Raises UnsupportedMethod as `check_unaltered`.
     """
     check_unaltered([module])
     with align_module_device(module):
-        if module in ADDED_WEIGHTS:
-            added = ADDED_WEIGHTS[module]().detach()
-            whole: Any = module
-            yield SimpleNamespace(weight=whole.weight.detach() + added, bias=whole.bias)
-        else:
-            yield module
+        yield module
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,8 @@
 """Access to the neurons of feed-forward layers: the input of the down projection of an MLP, or of each expert.
 
 For an MLP a hook on the down projection sees them. The experts of a mixture are one module that calls no module for its
-down projections. So another kernel is registered for experts: it computes the same as transformers' eager code, in the
-same order, and calls visitors with the input of each down projection. On a GPU all experts run at once: one after the
-other, the CPU would have to wait for the GPU in every layer.
+down projections. So another kernel is registered for experts: it computes the same as transformers' eager code, and
+calls visitors with the inputs of the down projections.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from closelook.lrp_core.parts.layers import check_unaltered
 class Passing:
     """Describes the layout of activations x that a visitor gets, for neurons that every token has.
 
-    x is [B, T, F], or [B * T, F] in families that flatten batches. Subclasses describe experts.
+    x is [B, T, F], or [B * T, F] in families that flatten batches.
     """
 
     part: FeedForward  # the part that has the neurons
@@ -46,25 +45,6 @@ class Passing:
     def there(self, mask: Tensor) -> Tensor:
         """True for the tokens of `mask` [B, T] that were sent to this part."""
         return mask.bool()
-
-
-@dataclass(frozen=True)
-class PassingTokens(Passing):
-    """Activations [n, F] of an expert, for the n tokens that were sent to it."""
-
-    tokens: Tensor  # [n], their indices in the flattened batch
-
-    def spread(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        x = x.new_zeros(self.count, x.shape[-1]).index_add(0, self.tokens, x)
-        return x.view(*shape, -1)
-
-    def gathered(self, x: Tensor, like: Tensor) -> Tensor:
-        return x.flatten(0, 1)[self.tokens]
-
-    def there(self, mask: Tensor) -> Tensor:
-        sent = torch.zeros(self.count, dtype=torch.bool, device=self.tokens.device)
-        sent[self.tokens] = True
-        return sent.view(mask.shape) & mask.bool().to(sent.device)
 
 
 @dataclass(frozen=True)
@@ -88,17 +68,6 @@ class PassingRows(Passing):
         return sent.view(mask.shape) & mask.bool().to(sent.device)
 
 
-def where_sent(chosen: Tensor, experts: int) -> list[tuple[Tensor, Tensor]]:
-    """For each expert, the row and column indices at which `chosen` [M, N] has its number, in row-major order.
-
-    For tensors on the CPU: the sizes depend on values, so a GPU would have to be waited for.
-    """
-    flat = chosen.flatten()
-    counts = (flat == torch.arange(experts, device=flat.device)[:, None]).sum(1).tolist()
-    by_expert = flat.argsort(stable=True).split(counts)
-    return [(entries // chosen.shape[1], entries % chosen.shape[1]) for entries in by_expert]
-
-
 #: A visitor: called with the input x of a down projection and its layout; may return another input, or None to keep x.
 Visit = Callable[[Tensor, Passing], Tensor | None]
 
@@ -111,24 +80,6 @@ def _open_experts(module: Any, states: Tensor, chosen: Tensor, weights: Tensor) 
 
     Calls the visitors of the module for every expert, also for those that no token was sent to.
     """
-    if states.device.type != "cpu":
-        return _open_experts_at_once(module, states, chosen, weights)
-    output = torch.zeros_like(states)
-    parts = FeedForward.of_experts(module)
-    for part, (rank, tokens) in zip(parts, where_sent(chosen.T, len(parts)), strict=True):
-        assert part.expert is not None
-        gate, up = nn.functional.linear(states[tokens], module.gate_up_proj[part.expert]).chunk(2, dim=-1)
-        x = module.act_fn(gate) * up
-        for visit in _visits[module]:
-            changed = visit(x, PassingTokens(part, len(states), tokens))
-            x = x if changed is None else changed
-        weighted = nn.functional.linear(x, module.down_proj[part.expert]) * weights[tokens, rank, None]
-        output.index_add_(0, tokens, weighted.to(output.dtype))
-    return output
-
-
-def _open_experts_at_once(module: Any, states: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-    """As `_open_experts`, up to rounding, for a GPU: nothing waits to learn how many tokens an expert has."""
     rows = ExpertRows.of(chosen, len(module.down_proj))
     gate, up = rows.product(states[rows.tokens], module.gate_up_proj).chunk(2, dim=-1)
     x = module.act_fn(gate) * up  # [S, F]
@@ -139,6 +90,8 @@ def _open_experts_at_once(module: Any, states: Tensor, chosen: Tensor, weights: 
             changed = visit(x, passing)
             x = x if changed is None else changed
     outputs = rows.product(x, module.down_proj) * weights[rows.tokens, rows.ranks, None]
+    if outputs.device.type == "cpu":  # in the order of transformers' eager code; elsewhere the order would be by chance
+        return torch.zeros_like(states).index_add(0, rows.tokens, outputs.to(states.dtype))
     return outputs[rows.row_of].sum(1).to(states.dtype)
 
 

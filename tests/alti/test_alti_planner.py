@@ -34,10 +34,9 @@ def uniform(view, samples: int, length: int) -> Batch:
 
 
 @pytest.mark.thinned(4)
-@pytest.mark.parametrize(("dtype", "strip"), [("float32", 512), ("float32", 40), ("bfloat16", 512), ("float64", 512)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 @pytest.mark.parametrize("name", SIZES)
-def test_predicted_bytes_are_within_a_fifth_of_the_measured_peak(name, dtype, strip, monkeypatch):
-    monkeypatch.setitem(planner._WIDTH, "cpu", strip)
+def test_predicted_bytes_are_within_a_fifth_of_the_measured_peak(name, dtype):
     view = tiny_model(name, dtype, **SIZES[name])
     method = METHODS["alti_logit" if view.family.norm_order == "pre" else "alti"]
     geometry = MemoryNeeds.of(view)

@@ -1,14 +1,11 @@
 """Contributions in chunks against every transformed vector at once."""
 
 import itertools
-from concurrent.futures import ThreadPoolExecutor
-from threading import Event
 
 import pytest
 import torch
 
 from closelook.alti.maps import normalised
-from closelook.alti.threads import run_all
 from closelook.alti.transformed import AttentionParts, Chunk, contributions, contributions_to
 
 pytestmark = pytest.mark.numeric
@@ -40,41 +37,8 @@ def test_any_chunk_gives_what_all_vectors_at_once_give(causal):
     parts = random_parts(causal)
     expected = at_once(parts)
     for sources, vectors in itertools.product((1, 2, 5, 100), (1, 3, 7, 9, 20, 49, 100, 1000)):
-        for width in (None, 1, 4, 11, 50):
-            relevance = contributions(parts, Chunk(sources, vectors, width=width))
-            torch.testing.assert_close(relevance, expected, rtol=0, atol=1e-10, msg=f"{sources} {vectors} {width}")
-
-
-@pytest.mark.parametrize("inference", [True, False])
-def test_threads_change_nothing_and_leave_torch_with_its_own(inference):
-    with torch.inference_mode(inference):
-        parts = random_parts(causal=True)
-        expected, before = contributions(parts, Chunk(2, 9)), torch.get_num_threads()
-        for workers in (2, 5):
-            assert torch.equal(contributions(parts, Chunk(2, 9, workers)), expected)
-    assert torch.get_num_threads() == before
-
-
-def test_overlapping_calls_leave_torch_with_its_threads():
-    before = torch.get_num_threads()
-    first_in, second_in, first_done = Event(), Event(), Event()
-
-    def first() -> None:
-        run_all([first_in.set, lambda: second_in.wait(10)])
-        first_done.set()
-
-    def second() -> None:
-        first_in.wait(10)
-        run_all([second_in.set, lambda: first_done.wait(10)])
-
-    torch.set_num_threads(2)
-    try:
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(lambda call: call(), (first, second)))
-        with ThreadPoolExecutor(1) as fresh:
-            assert fresh.submit(torch.get_num_threads).result() == 2
-    finally:
-        torch.set_num_threads(before)
+        relevance = contributions(parts, Chunk(sources, vectors))
+        torch.testing.assert_close(relevance, expected, rtol=0, atol=1e-10, msg=f"{sources} {vectors}")
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -33,7 +33,6 @@ def logat(view: ModelView, row: dict, state: Tensor) -> Tensor:
         "roberta": lambda x: root.lm_head(x),
         "distilbert": lambda x: root.vocab_projector(root.vocab_layer_norm(root.activation(root.vocab_transform(x)))),
         "electra": lambda x: root.generator_lm_head(root.generator_predictions(x)),
-        "albert": lambda x: root.predictions(x),
         "modernbert": lambda x: root.decoder(root.head(x)),
     }
     head = heads.get(view.family.name, root.get_output_embeddings())
@@ -54,7 +53,6 @@ def _labels(view: ModelView, state: Tensor) -> Tensor:
         **dict.fromkeys(("bert", "megatron-bert"), lambda: root.classifier(root.bert.pooler(state[None, None]))[0]),
         "deberta-v2": lambda: root.classifier(root.pooler(state[None, None]))[0],
         "distilbert": lambda: root.classifier(root.pre_classifier(state).relu()),
-        "albert": lambda: root.classifier(root.albert.pooler_activation(root.albert.pooler(state))),
         "modernbert": lambda: root.classifier(root.head(state)),
         **dict.fromkeys(("roberta", "electra"), lambda: root.classifier(state[None, None])[0]),
     }

@@ -235,8 +235,8 @@ def test_an_adapter_is_part_of_what_a_model_is(tmp_path, closelook):
     torch.testing.assert_close(merged, apart, rtol=1e-4, atol=1e-6)
     assert not torch.allclose(bare, merged, rtol=1e-2)
     wrong = adapters[0].model_copy(update={"id": str(other)})
-    with pytest.raises(UserError, match=r"model m: the adapter .* is for another base: it has transformer.* no such l"):
-        resolve(wrong)
+    with pytest.raises(ModelUnavailable, match=r"the adapter .* is for another base than BertForMaskedLM"):
+        open_view(resolve(wrong), "float32", "cpu")
     asked = ("explain", "-m", str(other), "w5 ___ w7", "--target", "w8", "--adapter", str(tmp_path / "adapter-0"))
     code, _, err = closelook(*asked)
     assert (code, err.count("\n")) == (2, 1)

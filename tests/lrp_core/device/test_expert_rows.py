@@ -4,9 +4,7 @@ import pytest
 import torch
 
 from closelook.lrp_core.device import expert_rows
-from closelook.lrp_core.device.expert_rows import ExpertRows
-from closelook.lrp_core.parts.block import FeedForward
-from closelook.lrp_core.readers.feed_forward import PassingRows, PassingTokens, where_sent
+from closelook.lrp_core.device.expert_rows import ExpertRows, multiply_rows
 
 pytestmark = pytest.mark.numeric
 N_TOKENS, N_EXPERTS, K = 24, 5, 2
@@ -35,19 +33,18 @@ def drawn(*shape, dtype=torch.float64):
 
 def sorted_rows(chosen):
     """The token, column of `chosen` and expert of every row, in lists."""
-    order = [
-        (token, rank, expert)
-        for expert, (tokens, ranks) in enumerate(where_sent(chosen, N_EXPERTS))
-        for token, rank in zip(tokens.tolist(), ranks.tolist(), strict=True)
-    ]
-    return [list(column) for column in zip(*order, strict=True)]
+    order = sorted(
+        (int(chosen[token, rank]), rank, token) for token in range(len(chosen)) for rank in range(chosen.shape[1])
+    )
+    experts, ranks, tokens = (list(column) for column in zip(*order, strict=True))
+    return tokens, ranks, experts
 
 
 def loop(x, weight, experts, multiply):
     return torch.stack([multiply(row[None], weight[expert])[0] for row, expert in zip(x, experts, strict=True)])
 
 
-def test_rows_are_sorted_by_expert_and_token(chosen):
+def test_rows_are_sorted_by_expert_rank_and_token(chosen):
     rows = ExpertRows.of(chosen, N_EXPERTS)
     tokens, ranks, experts = sorted_rows(chosen)
     assert rows.tokens.tolist() == tokens
@@ -60,10 +57,12 @@ def test_products_and_gradients_are_those_of_a_loop(chosen, least_rows):
     rows, (_, _, experts) = ExpertRows.of(chosen, N_EXPERTS), sorted_rows(chosen)
     x, weight, gradient = drawn(N_TOKENS * K, 4), drawn(N_EXPERTS, 6, 4), drawn(N_TOKENS * K, 6)
     results = []
-    for product in (rows.product, lambda x, weight: loop(x, weight, experts, torch.nn.functional.linear)):
+    of_rows = lambda x, weight: multiply_rows(x, weight, rows)  # noqa: E731
+    for product in (of_rows, rows.product, lambda x, weight: loop(x, weight, experts, torch.nn.functional.linear)):
         y = product(leaf := x.clone().requires_grad_(), weight)
         results.append((y, *torch.autograd.grad(y, leaf, gradient)))
-    torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
+    for result in results[:2]:
+        torch.testing.assert_close(result, results[2], rtol=1e-12, atol=1e-12)
 
 
 def test_rows_that_are_multiplied_are_at_most_twice_as_many_as_there_are(chosen, monkeypatch):
@@ -81,7 +80,7 @@ def test_torch_s_kernel_gives_the_same(chosen, monkeypatch):
     results = []
     for has_kernel in (False, True):
         monkeypatch.setattr(expert_rows, "_has_kernel", lambda *_, answer=has_kernel: answer)
-        y = rows.product(leaf := x.clone().requires_grad_(), weight)
+        y = multiply_rows(leaf := x.clone().requires_grad_(), weight, rows)
         results.append((y, *torch.autograd.grad(y, leaf, gradient)))
     torch.testing.assert_close(*results)
 
@@ -90,23 +89,6 @@ def test_values_that_are_not_finite_stay_in_their_rows(chosen, least_rows):
     rows = ExpertRows.of(chosen, N_EXPERTS)
     x = drawn(N_TOKENS * K, 4)
     x[-1] = torch.inf
-    assert rows.product(x, drawn(N_EXPERTS, 6, 4)).isfinite().all(1).tolist() == [True] * (N_TOKENS * K - 1) + [False]
-
-
-@pytest.mark.parametrize("expert", range(N_EXPERTS))
-def test_neurons_among_all_rows_pass_as_those_of_an_expert_alone(chosen, expert):
-    rows, shape = ExpertRows.of(chosen, N_EXPERTS), (4, N_TOKENS // 4)
-    part = FeedForward(3 * expert, 3, str(expert), expert)
-    tokens, _ = where_sent(chosen, N_EXPERTS)[expert]
-    alone, among = PassingTokens(part, N_TOKENS, tokens), PassingRows(part, N_TOKENS, expert, rows)
-    every = drawn(N_TOKENS * K, 3)
-    end = int(rows.ends[expert])
-    of_expert = slice(end - len(tokens), end)
-    spread = among.spread(every, shape)
-    assert torch.equal(spread, alone.spread(every[of_expert], shape))
-    mask = torch.arange(N_TOKENS).view(shape) % 3 > 0
-    assert torch.equal(among.there(mask), alone.there(mask))
-    changed = among.gathered(2 * spread + 1, every)
-    assert torch.equal(changed[of_expert], alone.gathered(2 * spread + 1, every[of_expert]))
-    changed[of_expert] = every[of_expert]
-    assert torch.equal(changed, every)
+    assert multiply_rows(x, drawn(N_EXPERTS, 6, 4), rows).isfinite().all(1).tolist() == [True] * (N_TOKENS * K - 1) + [
+        False
+    ]

