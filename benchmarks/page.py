@@ -49,12 +49,11 @@ def section(stored: Sequence[tuple[Path, Mapping[str, Any]]]) -> str:
 
 
 def paragraph(file: Path, result: Mapping[str, Any]) -> str:
-    """The title of a result with its command, device, date and packages."""
-    packages = ", ".join(f"{package} {number}" for package, number in result["versions"].items())
+    """The title of a result with its command, device, date, and torch; the file names all packages."""
     link = f"[all numbers](../{file.relative_to(DOCS.parent).as_posix()})"
     return (
         f"{TITLES[result['bench']]}, by `{result['command']}` on {result['device']}, {result['written'][:10]} "
-        f"({packages}; {link}):"
+        f"(torch {result['versions']['torch']}; {link}):"
     )
 
 

@@ -113,8 +113,8 @@ def page_table() -> str:
         if inside and not section.startswith(_ON_PAGE):
             continue
         default = f"`{key.default}`" if key.default else ""
-        rows.append((f"`{key.path}`", key.takes, default, key.about))
-    return markdown(_HEADINGS, rows)
+        rows.append((f"`{key.path}`", default, key.about))
+    return markdown(("key", "default", "what it is"), rows)
 
 
 if __name__ == "__main__":
