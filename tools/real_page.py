@@ -72,7 +72,7 @@ def close_look(says: str, task: str, more: Side, less: Side, table: str = "1") -
     rows = published[(published.model == "Llama-3.2-1B") & (published.metric == "pg")]
     rows = rows[(rows.table == table) & (rows.task == task)].set_index(["side", "method"]).value
     sides = ("left", "left") if table == "1" else ("left", "right")
-    numbers = tuple(float(rows[side, variant.method]) for side, variant in zip(sides, (more, less), strict=True))
+    numbers = float(rows[sides[0], more.method]), float(rows[sides[1], less.method])
     models = ("gemma3",) if less.tokens == "all" else LANGUAGE_MODELS  # SmolLM2 has no special tokens before a text
     return Claim("A Close Look", says, models, task, "pg", more, less, numbers, f"Llama-3.2-1B, table {table}")
 
@@ -85,7 +85,7 @@ def attnlrp_paper(task: str, other: str, published: tuple[float, float], about: 
 
 def normxlogit_paper(other: str, published: tuple[float, float]) -> Claim:
     says = f"removing NormXLogit's top tokens costs more probability than removing {METHODS[other].label}'s (SST-2)"
-    sides = (Side(method, "target", "none", "all") for method in ("normxlogit", other))
+    sides = Side("normxlogit", "target", "none", "all"), Side(other, "target", "none", "all")
     return Claim("NormXLogit", says, ("minilm-sst2",), "sst2", "aopc", *sides, published, "BERT, table 1")
 
 
