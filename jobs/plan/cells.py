@@ -255,6 +255,12 @@ def requests_of(
     return tuple(Request(info.name, *variant) for variant in combinations(explanations, embeddings))
 
 
+def forwards(config: RunConfig, info: Method, length: float) -> float:
+    """The number of forward passes that a sample of `length` tokens costs under a method; a backward counts as one."""
+    numbers = len({request.explanation for request in requests_of(config, info)})
+    return info.cost(length, numbers) + (0 if info.rules is None else numbers)
+
+
 def schema_of(product: str, dtype: str) -> pa.Schema:
     """The schema of the shards of a cell, of faithfulness curves or of trials."""
     return _SCHEMAS.get(product, RELEVANCE_DOUBLE if dtype == "float64" else RELEVANCE)
