@@ -77,7 +77,7 @@ def work_of(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader],
     evidence = _evidence(config, task)
     record = ledger.latest(samples_of(task))
     entered = None if all_reached or record is None else record.get("wanted")
-    required = required_of(config, task, readers, _labels_in(entered))
+    required = required_of(config, task, readers, entered["labels"] if entered else ())
     survey = _survey(origin_of(config, task), record, known.parts, required)
     parts = -(-(survey.drawn + survey.rejected) // config.shard_rows)
     numbers = {
@@ -120,11 +120,6 @@ def required_of(config: RunConfig, task: str, readers: list[Reader], labels_befo
     numbered = len({tuple(map(plain, labels)) for labels in of_models}) <= 1
     names = [name for labels in of_models for name in labels]
     return Wanted(output, tuple(dict.fromkeys([*names, *labels_before])), numbered, settings.evidence)
-
-
-def _labels_in(entered: dict[str, Any] | None) -> Sequence[str]:
-    """The labels in a manifest's entry of demands."""
-    return () if entered is None else entered["labels"]
 
 
 def origin_of(config: RunConfig, task: str) -> Origin:
