@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     pass
 
 _COLUMNS = ("sample_id", "model", "task", "way", "sentence", "method", "source", "relevance", "text")
-_PIXELS = 640  # the height of the explorer in a notebook
 Row = Mapping[str, Any]
 Claims = dict[tuple[str, str], list[tuple[Variant, Row]]]  # by (sample id, way of removal)
 
