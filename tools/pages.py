@@ -18,7 +18,7 @@ from typing import Any
 from closelook.jobs.bench.record import met
 from closelook.jobs.commands.listings import architectures
 from closelook.jobs.commands.listings.architectures import HEADS, outcomes
-from closelook.jobs.commands.listings.config import HEADINGS, keys
+from closelook.jobs.commands.listings.config import keys
 from closelook.jobs.commands.listings.records import cost_of, needs_of
 from closelook.jobs.commands.listings.sums import percent
 from closelook.jobs.methods import METHODS
@@ -61,8 +61,8 @@ def config() -> str:
         if inside and not section.startswith(LISTED):
             continue
         default = f"`{key.default}`" if key.default else ""
-        rows.append((f"`{key.path}`", key.takes, default, key.about))
-    return markdown(HEADINGS, rows)
+        rows.append((f"`{key.path}`", default, key.about))
+    return markdown(("key", "default", "what it is"), rows)
 
 
 def models() -> str:
@@ -104,12 +104,11 @@ def performance() -> str:
 
 
 def paragraph(file: Path, result: Mapping[str, Any]) -> str:
-    """The title of a result with its command, device, date and packages."""
-    packages = ", ".join(f"{package} {number}" for package, number in result["versions"].items())
+    """The title of a result with its command, device, date, and torch; the file names all packages."""
     link = f"[all numbers](../{file.relative_to(ROOT).as_posix()})"
     return (
         f"{TITLES[result['bench']]}, by `{result['command']}` on {result['device']}, {result['written'][:10]} "
-        f"({packages}; {link}):"
+        f"(torch {result['versions']['torch']}; {link}):"
     )
 
 

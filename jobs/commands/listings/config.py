@@ -16,7 +16,6 @@ from closelook.jobs.config.base import section_in
 from closelook.lrp_core.records.types import UserError, nearest
 from closelook.terminal import say, say_table
 
-HEADINGS = ("key", "takes", "default", "what it is")
 _IN_YAML = {Any: "anything", str: "text", bool: "true or false", int: "whole number", float: "number"}
 
 
@@ -97,4 +96,4 @@ def show_keys(word: str) -> None:
         near = nearest(word, [*names, *(name.rpartition(".")[2] for name in names)])
         advice = near if "mean" in near else ": `closelook config --keys ''` lists all"
         raise UserError(f"no key has {word!r} in its name{advice}")
-    say_table(HEADINGS, shown)
+    say_table(("key", "takes", "default", "what it is"), shown)
