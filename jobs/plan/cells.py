@@ -184,11 +184,7 @@ class _Wanted:
                 yield Tried(task, dtype, *defined)
 
     def _of_method(self, artifact: Artifact, method: Method, options: Mapping[str, Any]) -> Iterator[Cell]:
-        """Yield the cells of a method for one task and precision.
-
-        They are the relevance of tokens and, in the task's first precision and for the first embedding, the finer
-        relevance (heads, layers, neurons, labels) that the config asks for.
-        """
+        """Yield the cells of a method for one task and precision."""
         resolved = self.resolved
         requests = self._requests_of(method, artifact.task)
         yield self._cell(artifact, method, options, requests)

@@ -66,10 +66,7 @@ def _takes(annotation: Any) -> str:
 
 
 def _default(field: FieldInfo) -> str:
-    """The default of a field as YAML; "required" if there is none, "as below" for a section.
-
-    A default that depends on other keys stands in words in the field's `json_schema_extra`.
-    """
+    """The default of a field as YAML; "required" if there is none, "as below" for a section."""
     if isinstance(field.json_schema_extra, dict):
         return str(field.json_schema_extra["default"])
     if field.is_required():

@@ -147,10 +147,7 @@ def listed(required: Wanted | None) -> dict[str, Any] | None:
 
 
 def _evidence(config: RunConfig, task: str) -> Evidence | None:
-    """The annotator that finds a task's evidence; None if the task has no evidence, or if its source brings it.
-
-    Raises UserError if the spaCy pipeline that the task names is not installed.
-    """
+    """The annotator that finds a task's evidence; None if the task has no evidence, or if its source brings it."""
     settings, kind = config.tasks[task], config.task(task).evidence
     if kind is None or kind == "source" or SOURCES[settings.source].brings_evidence:
         return None
