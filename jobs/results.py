@@ -167,10 +167,7 @@ class Run:
                 yield CellKey(*artifact.columns), self.store.read(files, schema)
 
     def _read(self, product: str, schema: pa.Schema, picked: Mapping[str, str | None], folder: int = 0) -> pa.Table:
-        """The rows of a product with columns of their place, for the values in `picked` by column; None picks all.
-
-        Raises UserError for an unknown column or value, and if nothing complete is picked.
-        """
+        """The rows of a product with columns of their place, for the values in `picked` by column; None picks all."""
         current, root = self.current(product), self.store.root
         for name, value in picked.items():
             if name not in _KNOWN:

@@ -85,10 +85,7 @@ def explain_file(
 
 
 def _texts(file: str, columns: Mapping[str, str], encoding: str) -> list[dict[str, str]]:
-    """The known columns of each row that are not empty, and its text; a row without an id gets its number.
-
-    Raises UserError if no row has a text.
-    """
+    """The known columns of each row that are not empty, and its text; a row without an id gets its number."""
     rows: list[dict[str, str]] = []
     malformed: list[str] = []
     with TemporaryDirectory() as folder:

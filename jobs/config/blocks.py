@@ -206,11 +206,6 @@ class PerturbConfig(PartOfRun):
                     flips.append(Flips(way, steps, flip_special, seed, None, measure, paper, pixels, draws=draws))
         return tuple(flips)
 
-    def area_flips(self, way: str, kind: Kind, seed: int) -> Flips:
-        """The settings of the curve that removes tokens by `way` and measures areas, see `flips_of`."""
-        only = self.model_copy(update={"measures": ("areas",), "ways": (way,)})
-        return only.flips_of(kind, "token", seed)[0]
-
     def asks(self, request: Request) -> bool:
         """True if there are curves of this explanation and embedding. NONE (of methods without variants) passes."""
         explanations = self.explanations or (request.explanation,)

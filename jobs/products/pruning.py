@@ -125,10 +125,7 @@ def _node(
 
 
 def _clusters(run: Run, model: ModelPlan, task: str) -> dict[str, str]:
-    """The cluster of each sample with relevance of heads, by sample id; samples without a cluster are left out.
-
-    Removal orders are also made from either half of the samples, and a cluster falls into one half as a whole.
-    """
+    """The cluster of each sample with relevance of heads, by sample id; samples without a cluster are left out."""
     known, inputs = clusters_of(run.ledger, task), model.inputs[task]
     if not known:
         return {}
@@ -240,10 +237,7 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
 def _swept(
     opened: Opened, node: PruningNode, orders: Sequence[RemovalOrder], evaluating: Sequence[int], rows: Sequence[Row]
 ) -> Hits:
-    """The hits of `rows` under the orders with the indices `evaluating`; False under all other orders.
-
-    Samples whose logits are not finite are left out.
-    """
+    """The hits of `rows` under the orders with the indices `evaluating`; False under all other orders."""
     from closelook.evaluation.scoring.pruning import Sweep
     from closelook.jobs.runner.rows import that_fits
 

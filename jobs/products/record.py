@@ -101,16 +101,6 @@ class Opened:
         return self.memory[name][1]
 
 
-def no_lines(run: Run, planned: Sequence[Node], computed: Sequence[Node]) -> Iterable[str]:
-    """The default `lines`: none."""
-    return ()
-
-
-def no_entries(*_: Any) -> Mapping[str, Any]:
-    """The default `entries` and `conclude`: none."""
-    return {}
-
-
 def concatenated(opened: Opened, part: Part, values: Sequence[Made]) -> Made:
     """The default `combine`: the tables and rejects of all batches in order, as one result."""
     if len(values) == 1:
@@ -140,10 +130,10 @@ class Product:
     #: Turns the values of a part's batches into the content of its shard.
     combine: Callable[[Opened, Part, Sequence[Any]], Made] = concatenated
     #: Gives further lines of the stage's summary about its planned nodes and those that were to be computed.
-    lines: Callable[[Run, Sequence[Any], Sequence[Any]], Iterable[str]] = no_lines
-    entries: Callable[[Run, Any], Mapping[str, Any]] = no_entries  # gives further entries of a node's manifest
+    lines: Callable[[Run, Sequence[Any], Sequence[Any]], Iterable[str]] = lambda *_: ()
+    entries: Callable[[Run, Any], Mapping[str, Any]] = lambda *_: {}  # gives further entries of a node's manifest
     #: Gives further entries of a complete node's manifest, from the paths of its shards; its `rejects` are added.
-    conclude: Callable[[Run, Any, Sequence[str]], Mapping[str, Any]] = no_entries
+    conclude: Callable[[Run, Any, Sequence[str]], Mapping[str, Any]] = lambda *_: {}
     #: Writes a node's manifest from the names of its shards, and accounts by path; None: `jobs.runner.closing.close`.
     close: Callable[[Run, Any, Sequence[str], Mapping[str, Account]], str | None] | None = None
     #: The turns of its stage in which it is computed; products of a turn share workers.

@@ -84,10 +84,7 @@ def tables_of(part: Part, values: Sequence[ExplainedBatch]) -> Made:
 
 
 def _write_runtime(opened: Opened, part: Part, values: Sequence[ExplainedBatch]) -> None:
-    """Write the timings of all passes of the unit; those that an earlier run wrote for other methods are kept.
-
-    Parts of a pass share their values: only the first of them adds the timings.
-    """
+    """Write the timings of all passes of the unit; those that an earlier run wrote for other methods are kept."""
     from closelook.jobs.products import relevance_tables
 
     artifact = part.node.artifact

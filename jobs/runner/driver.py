@@ -112,7 +112,11 @@ class ModelWork:
 
     def close(self) -> Iterator[str]:
         """Write the manifests of the nodes that were computed. Yields a line for each failure."""
-        yield from by_error(self.plan.name, self.failed)
+        for error in dict.fromkeys(self.failed.values()):
+            failed = [artifact for artifact, why in self.failed.items() if why == error]
+            methods = ", ".join(dict.fromkeys(artifact.method for artifact in failed))
+            places = ", ".join(dict.fromkeys(f"{at.product} {at.task}/{at.dtype}" for at in failed))
+            yield f"model {self.plan.name}: {methods} failed on {places}: {error}"
         failures: list[str | None] = []
         for account in self.accounts.values():
             self.run.ledger.saw(account.files)
@@ -213,12 +217,3 @@ def _group(run: Run, product: Product, nodes: Sequence[Node]) -> Group:
         if forwards:
             missing.append(replace(unit, parts=tuple(part for part in parts if part.node.forwards in forwards)))
     return Group(product, tuple(nodes), units, missing, existing)
-
-
-def by_error(model: str, failed: dict[Artifact, str]) -> Iterator[str]:
-    """Yield a line for each error of a model's nodes, with the methods and artifacts that failed by it."""
-    for error in dict.fromkeys(failed.values()):
-        nodes = [node for node, why in failed.items() if why == error]
-        methods = ", ".join(dict.fromkeys(node.method for node in nodes))
-        places = ", ".join(dict.fromkeys(f"{node.product} {node.task}/{node.dtype}" for node in nodes))
-        yield f"model {model}: {methods} failed on {places}: {error}"

@@ -6,8 +6,9 @@ An error for which no single row is to blame fails the node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -98,7 +99,8 @@ class _Batches:
         if has_ended_processes and not rows:
             raise NodeFailed(f"several processes ended while computing it{attempts.reason}")
         methods = "+".join(dict.fromkeys(part.node.artifact.method for part in self.parts))
-        for batch in _slices(rows, range(len(rows)) if has_ended_processes else cuts):
+        for start, end in pairwise([*(range(len(rows)) if has_ended_processes else cuts), len(rows)]):
+            batch = rows[start:end]
             if has_ended_processes:
                 sample = batch[0]["sample_id"]
                 name = f"row {sample}|{methods}"
@@ -195,10 +197,3 @@ def that_fits(compute: Any, token_budget: int) -> tuple[Any, int]:
             if not is_out_of_memory(error) or token_budget >> splits <= 1:
                 raise
             splits += 1
-
-
-def _slices(rows: Sequence[Row], cuts: Sequence[int]) -> Iterator[Sequence[Row]]:
-    """Yield the batches of `rows` that start at the indices `cuts`."""
-    ends = [*cuts[1:], len(rows)] if cuts else []
-    for start, end in zip(cuts, ends, strict=True):
-        yield rows[start:end]

@@ -101,10 +101,7 @@ class Worker:
         return reported(report, lambda: self._run(unit, rows)).to_table()
 
     def _run(self, unit: Unit, rows: Sequence[Row]) -> dict[str, Any]:
-        """Compute and commit the unit; returns the fields of its report.
-
-        Raises UserError if no package on this machine has the product.
-        """
+        """Compute and commit the unit; returns the fields of its report."""
         parts = unit.parts or ()
         name = parts[0].node.artifact.product
         product = PRODUCTS.get(name)
@@ -131,11 +128,7 @@ class Worker:
     def _computed(
         self, product: Product, opened: Opened, unit: Unit, rows: Sequence[Row]
     ) -> tuple[tuple[str, ...], Outcomes]:
-        """(ids of the samples, the outcome of every part of the unit).
-
-        If code of a package changes the model, its parts fail, and the others are computed on a model that is opened
-        again.
-        """
+        """(ids of the samples, the outcome of every part of the unit)."""
         from closelook.jobs.products.unaltered import ModelAltered
 
         parts = unit.parts or ()
@@ -156,10 +149,7 @@ class Worker:
                 self._view = opened.loaded = None
 
     def _loaded(self, dtype: str, attempts: Attempts) -> ModelView:
-        """The model in this precision. Only one model is kept in memory at a time.
-
-        Raises ModelUnavailable if loading it ended `max_attempts` processes that had this unit.
-        """
+        """The model in this precision."""
         assert self._model is not None
         if self._view is None or self._dtype != dtype:
             deaths = attempts.deaths(LOADING)

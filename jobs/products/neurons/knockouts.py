@@ -200,10 +200,7 @@ def _rankings(opened: Opened, part: Part, rows: Sequence[Row]) -> dict[str, Neur
 
 
 def _conclude(run: Run, node: KnockoutNode, shards: Sequence[str]) -> dict[str, Any]:
-    """Entries of the manifest: the relevance that ranked the neurons, and how many samples have finite numbers.
-
-    The other samples are counted as rejects too.
-    """
+    """Entries of the manifest: the relevance that ranked the neurons, and how many samples have finite numbers."""
     numbers = [run.store.read(path, SCHEMA, ["explained"])["explained"].to_pylist() for path in shards]
     finite = [bool(np.isfinite(explained).all()) for part in numbers for explained in part]
     entries: dict[str, Any] = {"neurons": node.neurons and node.neurons.name, "samples": finite.count(True)}

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     pass
 
 _COLUMNS = ("sample_id", "model", "task", "way", "sentence", "method", "source", "relevance", "text")
-_PIXELS = 640  # the height of the explorer in a notebook
 Row = Mapping[str, Any]
 Claims = dict[tuple[str, str], list[tuple[Variant, Row]]]  # by (sample id, way of removal)
 
@@ -40,10 +39,7 @@ def answer_entries(run: Run, methods: Methods) -> Iterator[Entry]:
 
 
 def _entries(run: Run, nodes: Sequence[SourcesNode], methods: Methods) -> Iterator[Entry]:
-    """The entries of one model's answers to one task, for each shown answer and way of removal.
-
-    `nodes` are those of that model and task, one for each method.
-    """
+    """The entries of one model's answers to one task, for each shown answer and way of removal."""
     model = nodes[0].plan
     artifact = nodes[0].artifact
     shown = sorted(nodes[0].shown)
@@ -73,10 +69,7 @@ def _entries(run: Run, nodes: Sequence[SourcesNode], methods: Methods) -> Iterat
 
 
 def _claims(run: Run, nodes: Sequence[SourcesNode], shown: Sequence[str]) -> Claims:
-    """The methods' relevance of sources by (sample id, way of removal).
-
-    Left out are rows of smaller budgets, and screened ones, which have no drops.
-    """
+    """The methods' relevance of sources by (sample id, way of removal)."""
     claims: Claims = defaultdict(list)
     for node in nodes:
         table = run.ledger.read(node.artifact, SOURCES)
