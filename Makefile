@@ -3,7 +3,7 @@ PYTHON ?= python3
 DEVICE ?= cuda
 SEED   ?= $(shell date +%Y%m%d)
 DATA   ?= ../shared/data
-NUMERIC ?= -m "numeric and not nightly" --one-of 4
+NUMERIC ?= -m "numeric and not nightly" --one-of 8
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
@@ -47,15 +47,16 @@ test-files: venv
 test-ray: venv
 	$(BIN)/python -m pytest -m "ray and not nightly" tests/jobs
 
-nightly: venv  ## what takes too long for every change: tests marked so, every number of the demo's report computed again; runs under faults have another seed each day
+nightly: venv  ## what takes too long for every change: tests marked so, every number of the demo's report computed again, real models where DATA is there; runs under faults have another seed each day
 	status=0; \
 	SEED=$(SEED) $(BIN)/python -m pytest -m nightly || status=$$?; \
 	$(MAKE) --no-print-directory --keep-going NUMERIC='-m numeric' numeric-default numeric-avx2 || status=$$?; \
 	report=$$(mktemp -d); \
 	{ $(BIN)/closelook run --config demo --root $$report && $(BIN)/python -m tests.recompute $$report; } || status=$$?; \
+	if [ -d $(DATA) ]; then $(MAKE) --no-print-directory real-quick || status=$$?; fi; \
 	exit $$status
 
-numeric: numeric-default  ## run one of every four tests that compare numbers as on CPUs without AVX; `nightly`: all, and as without AVX-512
+numeric: numeric-default  ## run one of every eight tests that compare numbers as on CPUs without AVX; `nightly`: all, and as without AVX-512
 
 numeric-%: venv
 	ATEN_CPU_CAPABILITY=$* $(BIN)/python -m pytest $(NUMERIC) -n auto --dist loadfile tests/lrp_core tests/alti tests/evaluation

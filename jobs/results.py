@@ -22,7 +22,6 @@ from closelook.jobs.store import Artifact, Ledger, Store, artifact_in, is_comple
 from closelook.lrp_core.records.types import UserError, nearest
 
 if TYPE_CHECKING:
-    from closelook.jobs.stages.report.answers import Answers
     from closelook.jobs.tested import Tested
 
 Form = Literal["pandas", "arrow", "datasets"]
@@ -120,18 +119,6 @@ class Run:
             raise UserError(f"{without_config(self.store)}, to compare its methods")
         return tested(self.config, self.store)
 
-    def answers(self) -> Answers:
-        """The answers that the report shows, with the relevance of sources for each sentence by every method.
-
-        In a notebook they display as an explorer; `to_frame` makes a table. Raises UserError for a root that keeps no
-        configuration.
-        """
-        from closelook.jobs.stages.report.answers import answers_of
-
-        if self.config is None:
-            raise UserError(f"{without_config(self.store)}, to see its answers")
-        return answers_of(self.config, self.store)
-
     def scores_of_samples(self, form: Form = "pandas", **picked: str) -> Any:
         """Scores of every sample: one row for each model, task, precision, method, variant and sample."""
         return _in_form(self._read("scores", SCORES_SAMPLES, picked, folder=1), form)
@@ -180,10 +167,7 @@ class Run:
                 yield CellKey(*artifact.columns), self.store.read(files, schema)
 
     def _read(self, product: str, schema: pa.Schema, picked: Mapping[str, str | None], folder: int = 0) -> pa.Table:
-        """The rows of a product with columns of their place, for the values in `picked` by column; None picks all.
-
-        Raises UserError for an unknown column or value, and if nothing complete is picked.
-        """
+        """The rows of a product with columns of their place, for the values in `picked` by column; None picks all."""
         current, root = self.current(product), self.store.root
         for name, value in picked.items():
             if name not in _KNOWN:

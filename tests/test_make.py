@@ -44,16 +44,20 @@ def test_a_red_test_keeps_none_of_the_others_from_running_and_make_test_fails(tm
 @pytest.mark.usefixtures("make")
 @pytest.mark.parametrize(
     ("failing", "fails"),
-    [("-m nightly", True), ("numeric", True), ("recompute", True), ("nothing", False)],
+    [("-m nightly", True), ("numeric", True), ("recompute", True), ("tools.real", True), ("nothing", False)],
 )
 def test_a_red_test_at_night_keeps_no_other_from_running(tmp_path, failing, fails):
-    status, (nightly, *numeric, demo, recompute) = made("nightly", tmp_path, failing)
+    clone, data = tmp_path / "clone", tmp_path / "shared" / "data"
+    clone.mkdir()
+    data.mkdir(parents=True)
+    status, (nightly, *numeric, demo, recompute, real) = made("nightly", clone, failing)
     assert "-m nightly" in nightly
     assert [call.split()[0] for call in numeric] == ["default", "avx2"]
     assert all("-m numeric -n" in call for call in numeric), "of thinned tests, too, every case"
     root = demo.split("--root ")[1].strip()
     assert "run --config demo" in demo
     assert f"-m tests.recompute {root}" in recompute, "every number of the demo's report"
+    assert "-m tools.real --data ../shared/data --quick" in real
     assert bool(status) == fails
 
 
@@ -62,7 +66,7 @@ def test_a_red_test_at_night_keeps_no_other_from_running(tmp_path, failing, fail
 def test_numbers_are_compared_as_on_the_oldest_instruction_set(tmp_path, failing, fails):
     status, [call] = made("numeric", tmp_path, failing)
     assert call.startswith("default ")
-    assert "-m numeric and not nightly --one-of 4 " in call
+    assert "-m numeric and not nightly --one-of 8 " in call
     assert bool(status) == fails
 
 

@@ -70,7 +70,7 @@ class Tuned:
 
 
 TUNED = (
-    Tuned("sst2", "sst2/train.part.tsv", "sst2/dev.tsv", 3),
+    Tuned("sst2", "sst2/train.part.tsv", "sst2/dev.tsv", 1),
     Tuned("geco", "geco/binary_gender_all.train.jsonl", "geco/binary_gender_all.test.jsonl", 2),
 )
 QUICK_STEPS = 40

@@ -200,12 +200,6 @@ def explain_page(entries: Sequence[Entry], title: str, provenance: Provenance, a
     return page_alone("explain.html", title, provenance, explorer.leaves, above=above, explorer=explorer)
 
 
-def answers_page(entries: Sequence[Entry], title: str, provenance: Provenance) -> str:
-    """A page with the explorer of answers and their sources; `entries` are data of :func:`explorers.answer_entry`."""
-    explorer = Explorer.of("answer", entries, budget_bytes=math.inf)
-    return page_alone("answers_page.html", title, provenance, explorer.leaves, explorer=explorer)
-
-
 def page_alone(name: str, title: str, provenance: Provenance, leaves: Sequence[Leaves] = (), **values: Any) -> str:
     """A page that belongs to no site, from the template `name`; `values` are further variables of the template."""
     return _render(name, leaves, title=title, page="", pages=[], provenance=provenance, **values)

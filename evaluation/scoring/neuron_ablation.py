@@ -1,6 +1,6 @@
 """Neuron ablation: the explained number after the first neurons of a ranking are ablated (AttnLRP 4.3).
 
-An ablated neuron is set to zero at all positions, or to its mean over a corpus. A method that finds the neurons that
+An ablated neuron is set to zero at all positions. A method that finds the neurons that
 matter lowers the explained number faster than a random ranking, and than a ranking by activation.
 
 Shapes: N numbers of ablated neurons, L layers, F neurons of a layer.
@@ -38,7 +38,6 @@ class NeuronAblation:
     explanation: str
     seed: int  # of random rankings
     token_budget: int
-    means: Sequence[np.ndarray] | None = None  # [F] of each layer, the values of ablated neurons; None: zero
 
     @torch.inference_mode()
     def sample(self, row: Mapping[str, Any], rankings: Mapping[str, Neurons | None]) -> dict[str, np.ndarray]:
@@ -54,16 +53,10 @@ class NeuronAblation:
             for name, neurons in rankings.items():
                 order = [(layer, neuron) for layer, neuron in neurons] if neurons else self._ranked(name, batch)
                 orders[name] = order
-                changes += [self._ablated(order[:count]) for count in self.counts]
+                changes += [dict.fromkeys(order[:count], 0.0) for count in self.counts]
             numbers = self._numbers(batch.to(self.view.device), [{}, *changes])
         by_ranking = numbers[1:].reshape(len(orders), len(self.counts))
         return {name: np.append(numbers[:1], ablated) for name, ablated in zip(orders, by_ranking, strict=True)}
-
-    def _ablated(self, neurons: Neurons) -> dict[tuple[int, int], float]:
-        """The value that each ablated neuron is set to, by (layer, neuron)."""
-        if self.means is None:
-            return dict.fromkeys(neurons, 0.0)
-        return {(layer, neuron): float(self.means[layer][neuron]) for layer, neuron in neurons}
 
     def _numbers(self, batch: Batch, changes: Sequence[Mapping[tuple[int, int], float]]) -> np.ndarray:
         """The explained number of the sample under each of `changes`, which map neurons to values."""

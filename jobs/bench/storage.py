@@ -78,11 +78,7 @@ def numbers(result: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _measurements(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a row of the schema for each measured value in a benchmark's row.
-
-    Measured are floats, summaries (median, q1, q3, n) and numbers of bytes. Of the other fields, those in _COLUMNS
-    become columns, and the rest `details`. Fields that are None are left out.
-    """
+    """Yield a row of the schema for each measured value in a benchmark's row."""
     facts = _named(row)
     unit = facts.pop("unit", None)
     measured: dict[str, Mapping[str, Any]] = {}

@@ -1,10 +1,9 @@
 """Counts the deaths of worker processes in the store, so that a row that kills its process is found and left out.
 
-A note is written when a unit begins and removed when it is committed. A worker that finds a note knows that the unit
-was begun before, and may have killed its worker. Only then it also notes each batch before it runs and, in a batch that
-has ended several workers, each row. What was running by the last note is counted as the cause of the death, unless the
-node was lost too, or the note is of an earlier run, which somebody may have stopped. A watchdog ends the process when a
-batch hangs, so that the next process finds the row that hangs.
+A note says what of a unit is running, and is removed when the unit is committed. A worker that finds a note knows that
+what was running ended the process before, unless the node was lost too, or the note is of an earlier run, which
+somebody may have stopped. A unit that has ended several processes is computed row by row, each noted before it runs. A
+watchdog ends the process when a batch hangs, so that the next process finds the row that hangs.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any
 from closelook.jobs.store import Store
 
 EXIT_CODE = 75  # EX_TEMPFAIL: Ray starts the worker again
-LOADING = "loading the model"
+LOADING, COMPUTING = "loading the model", "computing"  # what of a unit is running; else a row, by its name
 
 
 class Attempts:
@@ -30,106 +29,53 @@ class Attempts:
     Only one worker at a time computes a unit, so notes are read and replaced without a lock.
     """
 
-    def __init__(self, store: Store, unit: str, max_attempts: int, run: str) -> None:
-        """`run` identifies this run: deaths of processes of other runs are not counted."""
+    def __init__(self, store: Store, unit: str, most: int, run: str) -> None:
+        """A unit that has ended `most` processes of this `run` is computed row by row."""
         self._store = store
         self._path = f"attempts/{unit}.json"
-        self._most = max_attempts
-        self._again = False
+        self._most = most
         self._notes: dict[str, Any] = {"run": run, "node": node_id(), "running": None, "deaths": {}}
         self.reason = ""  # why the last attempt ended, as the end of a sentence; empty if it did not note a reason
 
-    def begin(self, running: str | None = None) -> None:
-        """Note that the unit begins, and what of it is `running` from now on, such as LOADING.
-
-        Counts a death if the notes say that something was running.
-        """
+    def begin(self) -> None:
+        """Note that the unit begins. Counts a death if the notes say that something was running."""
         with suppress(FileNotFoundError):  # the first attempt finds no notes
             before = json.loads(self._store.read_bytes(self._path))
-            self._again = True
             if before.get("run") == self._notes["run"]:
                 self.reason = before.get("reason", "")
                 self._notes["deaths"] = before["deaths"]
                 if before["running"] is not None:
                     self._notes["deaths"].setdefault(before["running"], []).append(before["node"])
-        self._run(running)
+        self.run(COMPUTING)
 
-    def note_batch(self, name: str) -> bool:
-        """Note that the batch begins, if the unit was begun before.
+    def run(self, name: str | None) -> None:
+        """Note that `name` is running from now on; None: nothing."""
+        self._notes["running"] = name
+        self._store.write_bytes(self._path, json.dumps(self._notes).encode())
 
-        Returns True if the batch has ended `max_attempts` workers, so that its rows should run one by one.
-        """
-        if not self._again:
-            return False
-        self._run(f"batch {name}")
-        return self.deaths(f"batch {name}") >= self._most
+    def deaths(self, name: str) -> int:
+        """The number of this run's processes that died while `name` was running, on nodes that are still alive."""
+        return _counted(self._notes["deaths"].get(name, ()))
 
-    def end_batch(self, name: str) -> None:
-        """Forget the deaths in a batch that has ended."""
-        self._notes["deaths"].pop(f"batch {name}", None)
+    def has_ended_processes(self) -> bool:
+        """True if computing the unit has ended so many processes that its rows are to be computed one by one."""
+        return self.deaths(COMPUTING) >= self._most
 
-    def note_row(self, name: str) -> bool:
-        """Note that the row begins. Returns True if it has ended a worker before."""
-        self._run(f"row {name}")
-        return self.deaths(f"row {name}") > 0
-
-    def end_row(self, name: str) -> None:
-        """Forget the deaths in a row that has ended."""
-        self._notes["deaths"].pop(f"row {name}", None)
-
-    def ended_by(self, *prefixes: str) -> bool:
-        """True if a row whose name begins with one of `prefixes` has ended a worker."""
-        beginnings = tuple(f"row {prefix}" for prefix in prefixes)
-        return any(name.startswith(beginnings) and self.deaths(name) for name in self._notes["deaths"])
-
-    def blame(self, batch: str, reason: str) -> None:
-        """Note that the process is about to end because the batch hangs, so that its rows run one by one next time.
-
-        If a single row is running, the note about the row already blames that row.
-        """
-        if not str(self._notes["running"]).startswith("row "):
-            self._notes["deaths"][f"batch {batch}"] = [self._notes["node"]] * self._most
+    def blame(self, reason: str) -> None:
+        """Note that the process is about to end because a batch hangs, so that its rows run one by one next time."""
+        if self._notes["running"] == COMPUTING:  # else the note blames a row already
+            self._notes["deaths"][COMPUTING] = [self._notes["node"]] * self._most
             self._notes["running"] = None
         self.keep_reason(reason)
 
     def keep_reason(self, error: str) -> None:
         """Note the error because of which the process is about to end."""
         self._notes["reason"] = f": {error}"
-        self._run(self._notes["running"])
-
-    @contextmanager
-    def survived(self) -> Iterator[None]:
-        """Run batches inside the block. Once it ends, or raises an Exception, nothing is noted as running any more.
-
-        The note stays after the error of a lost device: the process is about to end, and what was running is to blame.
-        """
-        from closelook.lrp_core.device.memory import is_device_lost
-
-        try:
-            yield
-        except Exception as error:
-            if not is_device_lost(error):
-                self.rest()
-            raise
-        self.rest()
+        self.run(self._notes["running"])
 
     def clear(self) -> None:
         """Remove the notes: the unit is committed."""
         self._store.delete(self._path)
-
-    def deaths(self, name: str) -> int:
-        """The number of this run's processes that died while `name` was running, on nodes that are still alive."""
-        return _counted(self._notes["deaths"].get(name, ()))
-
-    def rest(self) -> None:
-        """Note that nothing is running: if the process ends now, no row is blamed."""
-        if self._notes["running"] is not None:
-            self._run(None)
-
-    def _run(self, name: str | None) -> None:
-        """Note in the store that `name` is running; None: nothing."""
-        self._notes["running"] = name
-        self._store.write_bytes(self._path, json.dumps(self._notes).encode())
 
 
 class Untroubled(Attempts):
@@ -138,13 +84,10 @@ class Untroubled(Attempts):
     def __init__(self) -> None:
         self.reason = ""
 
-    def note_batch(self, name: str) -> bool:
-        return False
-
-    def end_batch(self, name: str) -> None:
+    def run(self, name: str | None) -> None:
         pass
 
-    def ended_by(self, *prefixes: str) -> bool:
+    def has_ended_processes(self) -> bool:
         return False
 
     def keep_reason(self, error: str) -> None:
@@ -196,18 +139,18 @@ class Watchdog:
     def __init__(self, limit_s: float = 0) -> None:
         self._limit_s = limit_s
         self._lock = threading.Lock()
-        self._batch: tuple[float, str, Attempts] | None = None  # (deadline, name, notes of its unit)
+        self._batch: tuple[float, Attempts] | None = None  # (deadline, notes of its unit)
         self._started = False
 
     @contextmanager
-    def watching(self, name: str, attempts: Attempts) -> Iterator[None]:
-        """Inside, the batch `name` runs; `attempts` are the notes of its unit, which tell the next process."""
+    def watching(self, attempts: Attempts) -> Iterator[None]:
+        """Inside, a batch runs; `attempts` are the notes of its unit, which tell the next process."""
         if not self._limit_s:
             yield
             return
         self._start()
         with self._lock:
-            self._batch = (time.monotonic() + self._limit_s, name, attempts)
+            self._batch = (time.monotonic() + self._limit_s, attempts)
         try:
             yield
         finally:
@@ -226,10 +169,10 @@ class Watchdog:
             time.sleep(min(1.0, self._limit_s / 4))
             with self._lock:
                 if self._batch is not None and time.monotonic() > self._batch[0]:
-                    _, name, attempts = self._batch
+                    _, attempts = self._batch
                     reason = f"it had not ended after {self._limit_s:g} s"
                     with suppress(OSError):  # the store may be gone
-                        attempts.blame(name, reason)
-                    said = f"batch {name} hangs: {reason}; the next process computes its rows one by one"
+                        attempts.blame(reason)
+                    said = f"a batch hangs: {reason}; the next process computes its rows one by one"
                     print(said, file=sys.stderr, flush=True)
                     os._exit(EXIT_CODE)

@@ -26,7 +26,7 @@ def run_all(
 ) -> list[str]:
     """Compute all works on workers of the current executor, several at once if they fit. Returns their failures.
 
-    At most `ray.max_models` works run at once, or one (`alone`). Works start, and failures are returned, in the order
+    As many works run at once as fit, or one (`alone`). Works start, and failures are returned, in the order
     of `works`. A work without units needs no worker: only its `on_end` is called. `stage` and `unit` are the words of
     progress for the computation and for what reports count. Raises as `Executor.connect`.
     """
@@ -53,7 +53,7 @@ def run_all(
                 if lines:
                     recorder.end(name, lines)
             run = _Run(config, store, stage, stream, slots, on_gpu, progress, recorder)
-            most = 1 if alone else config.ray.max_models or len(fitting)
+            most = 1 if alone else len(fitting)
             for name, lines in run.through(fitting, most):
                 failures[name] = lines
                 recorder.end(name, lines)

@@ -32,10 +32,7 @@ def in_words(needs: Needs) -> str:
 
 
 def _sufficient(smallest: str, *more: str) -> list[str]:
-    """The values that satisfy a need for `smallest`: itself and, if it is a size of memory, all sizes not smaller.
-
-    Sizes are those of _SIZES and `more`, sorted.
-    """
+    """The values that satisfy a need for `smallest`: itself and, if it is a size of memory, all sizes not smaller."""
     size = _SIZE.fullmatch(smallest)
     if size is None:
         return [smallest]

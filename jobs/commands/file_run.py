@@ -72,7 +72,7 @@ def explain_file(
     keys["methods"] = [_entry(method) for method in methods]
     keys |= {"embeddings": ["full"], "explanations": _explanations(explanation, resolved.output, rows)}
     failures: list[str] = []
-    for summary in summaries(RunConfig.load(keys, store.root, ()), store, _STAGES, 0.0, say):
+    for summary in summaries(RunConfig.load(keys, store.root, ()), store, _STAGES, 0.0):
         failures += summary.failures
         for line in summary.lines:
             say(line)
@@ -85,10 +85,7 @@ def explain_file(
 
 
 def _texts(file: str, columns: Mapping[str, str], encoding: str) -> list[dict[str, str]]:
-    """The known columns of each row that are not empty, and its text; a row without an id gets its number.
-
-    Raises UserError if no row has a text.
-    """
+    """The known columns of each row that are not empty, and its text; a row without an id gets its number."""
     rows: list[dict[str, str]] = []
     malformed: list[str] = []
     with TemporaryDirectory() as folder:

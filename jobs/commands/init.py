@@ -92,11 +92,7 @@ def usual_methods(capabilities: Collection[Capability]) -> list[Method]:
 
 
 def _task(data: Path | None, resolved: ResolvedModel, columns: Mapping[str, str]) -> str:
-    """The config's task: the samples of the file `data`, else a task of the demo.
-
-    The first sample tells which columns there are. Texts without a label or score are accepted: the model's own is
-    explained. Raises UserError if the samples do not fit the model.
-    """
+    """The config's task: the samples of the file `data`, else a task of the demo."""
     if data is None:
         name = DEMO_TASKS[resolved.output]
         return f"{name}: {{source: demo, limit: 100}}  # in its place: mine: {{source: samples, path: FILE}}"

@@ -34,10 +34,7 @@ class _Owned:
 
 
 def _terminate(number: int, frame: Any) -> None:
-    """The handler of SIGTERM: end the command; let a run first commit its units in progress, for GRACE_S at most.
-
-    After that time, or on a second SIGTERM, the run ends like any other command.
-    """
+    """The handler of SIGTERM: end the command; let a run first commit its units in progress, for GRACE_S at most."""
     if _Owned.store is None or _Owned.is_terminated:
         raise _Terminated
     _Owned.is_terminated = True

@@ -65,14 +65,9 @@ def _explanation(value: str) -> str:
     return value
 
 
-def _once(values: tuple[T, ...]) -> tuple[T, ...]:
-    """`values` in their order, without repetitions."""
-    return tuple(dict.fromkeys(values))
-
-
 AtLeast0 = Annotated[int, Field(ge=0)]
 AtLeast1 = Annotated[int, Field(ge=1)]
 Embedding = Literal["full", "partial"]
 Explanation = Annotated[str, AfterValidator(_explanation)]
 Names = tuple[str, ...]
-Some = Annotated[tuple[T, ...], AfterValidator(_once), Field(min_length=1)]  # different values, at least one
+Some = Annotated[tuple[T, ...], AfterValidator(lambda values: tuple(dict.fromkeys(values))), Field(min_length=1)]

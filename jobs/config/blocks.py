@@ -137,8 +137,6 @@ class RayConfig(Frozen):
     """address of the cluster; null: RAY_ADDRESS (set for submitted jobs), else a local Ray inside this process"""
     nodes: tuple[NodesConfig, ...] | None = None
     """nodes to which an autoscaling cluster can grow; null: the nodes that the cluster has now"""
-    max_models: AtLeast1 | None = None
-    """how many models are computed at once; null: as many as fit"""
     no_progress_timeout_s: AtLeast1 = 1800
     """seconds that a batch may take; after that its process is ended, and its rows are computed one by one"""
 
@@ -207,11 +205,6 @@ class PerturbConfig(PartOfRun):
                 if way in kind.perturbations:
                     flips.append(Flips(way, steps, flip_special, seed, None, measure, paper, pixels, draws=draws))
         return tuple(flips)
-
-    def area_flips(self, way: str, kind: Kind, seed: int) -> Flips:
-        """The settings of the curve that removes tokens by `way` and measures areas, see `flips_of`."""
-        only = self.model_copy(update={"measures": ("areas",), "ways": (way,)})
-        return only.flips_of(kind, "token", seed)[0]
 
     def asks(self, request: Request) -> bool:
         """True if there are curves of this explanation and embedding. NONE (of methods without variants) passes."""

@@ -226,10 +226,7 @@ def _fill(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _substitute(value: Any, values: Mapping[str, str | None], path: str, left_out: list[str]) -> Any:
-    """`value`, at the dotted key `path`, with each {NAME} in it replaced by `values[NAME]`, at any depth.
-
-    A text whose replacement is None becomes None, which `left_out` records; in a list it is dropped.
-    """
+    """`value`, at the dotted key `path`, with each {NAME} in it replaced by `values[NAME]`, at any depth."""
     if isinstance(value, dict):
         return {key: _substitute(item, values, f"{path}.{key}", left_out) for key, item in value.items()}
     if isinstance(value, list):
@@ -252,10 +249,7 @@ def _tasks(raw: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _drop_absent_tasks(raw: dict[str, Any], paths: Mapping[str, str]) -> None:
-    """Drop from `raw` the optional tasks whose file or folder does not exist. Raises ConfigError if no task is left.
-
-    `paths` holds the paths of these files and folders by task, as the file wrote them, for the message.
-    """
+    """Drop from `raw` the optional tasks whose file or folder does not exist."""
     optional = {name: str(task.get("path") or "") for name, task in _tasks(raw).items() if task.get("optional")}
     absent = {}
     for name, path in optional.items():

@@ -210,12 +210,7 @@ def _check_known(kind: str, name: str, known: Collection[str], of_run: str = "")
 
 
 def _check_method(config: Settings, entry: MethodConfig) -> None:
-    """Raise UserError for an entry of `methods` that this run cannot compute.
-
-    That is: an unknown method or option; a method that explains sources of answers, in a run without `ablations` or
-    without a task of whole answers; and a list of values for an option, without `select` to choose one or beside a task
-    of whole answers, for which `select` chooses nothing.
-    """
+    """Raise UserError for an entry of `methods` that this run cannot compute."""
     record, answers = bound(entry), _of_answers(config)
     lacking = not answers and not config.left_out  # a task that was left out may be one of whole answers
     if "tokens" not in record.given and (config.ablations is None or lacking):

@@ -28,18 +28,12 @@ def left_open(entry: MethodConfig) -> tuple[dict[str, Any], ...]:
     return tuple(dict(zip(lists, values, strict=True)) for values in product(*lists.values())) if lists else ()
 
 
-def defined_options(
-    record: Method, entry: MethodConfig, capabilities: Collection[Capability] | None
-) -> list[dict[str, Any]]:
+def defined_options(record: Method, entry: MethodConfig, capabilities: Collection[Capability]) -> list[dict[str, Any]]:
     """Those combinations of `left_open(entry)` that a model with these `capabilities` can compute.
 
-    `record` is the method bound from `entry`. [{}] if no option has a list and the model can compute the method;
-    `capabilities` None: the model is not known, and all combinations are returned.
+    `record` is the method bound from `entry`. [{}] if no option has a list and the model can compute the method.
     """
-    options = left_open(entry) or ({},)
-    if capabilities is None:
-        return list(options)
-    tried = ((values, record.configured(**values) if values else record) for values in options)
+    tried = ((values, record.configured(**values) if values else record) for values in left_open(entry) or ({},))
     return [values for values, method in tried if not method.missing(capabilities)]
 
 

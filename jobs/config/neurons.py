@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from closelook.evaluation.benchmark.corpus import LENGTH
 from closelook.jobs.config.base import AtLeast1, Explanation, Frozen, Names, PartOfRun, Some
@@ -25,8 +25,6 @@ class KnockoutConfig(PartOfRun):
     """methods by whose relevance neurons are ranked; null: all with relevance of neurons"""
     explanation: Explanation | None = None
     """explanation by which all methods rank neurons; null: the first that every sample has"""
-    value: Literal["zero", "mean"] = "zero"
-    """activation that an ablated neuron gets: 0, or its mean over the tokens of the corpus"""
     counts: Some[NeuronCount] = (1, 2, 5, 10, 20, 50)
     """How many of the most relevant neurons are ablated; each number is a point of the curve."""
 
@@ -75,10 +73,3 @@ class NeuronsConfig(Frozen):
     """ablation of neurons; null: none"""
     corpus: CorpusConfig | None = None
     """corpus of max-activating examples; null: none are searched"""
-
-    @model_validator(mode="after")
-    def _means(self) -> NeuronsConfig:
-        """Raise ValueError if ablation by mean activations is asked for without a corpus to take them from."""
-        if self.knockout is not None and self.knockout.value == "mean" and self.corpus is None:
-            raise ValueError("knockout.value: mean activations are taken over a corpus: set `neurons.corpus`, or zero")
-        return self

@@ -117,7 +117,7 @@ class Settings(Frozen):
     shard_rows: AtLeast1 = 512
     """rows of a shard; a worker that is killed loses no more than one shard"""
     max_attempts: AtLeast1 = 3
-    """how many workers may die in a batch before its rows are computed one by one"""
+    """how many workers may die in a unit before its rows are computed one by one"""
     max_failed_share: float = Field(default=0.05, ge=0, le=1)
     """An artifact is complete if at most this share of its rows, or at most three rows, failed."""
     byte_budget: AtLeast1 | None = None

@@ -184,11 +184,7 @@ class _Wanted:
                 yield Tried(task, dtype, *defined)
 
     def _of_method(self, artifact: Artifact, method: Method, options: Mapping[str, Any]) -> Iterator[Cell]:
-        """Yield the cells of a method for one task and precision.
-
-        They are the relevance of tokens and, in the task's first precision and for the first embedding, the finer
-        relevance (heads, layers, neurons, labels) that the config asks for.
-        """
+        """Yield the cells of a method for one task and precision."""
         resolved = self.resolved
         requests = self._requests_of(method, artifact.task)
         yield self._cell(artifact, method, options, requests)
@@ -253,6 +249,12 @@ def requests_of(
     known = info.embeddings_of(capabilities)
     embeddings = [e for e in known if e in config.embeddings] or known[:1]
     return tuple(Request(info.name, *variant) for variant in combinations(explanations, embeddings))
+
+
+def forwards(config: RunConfig, info: Method, length: float) -> float:
+    """The number of forward passes that a sample of `length` tokens costs under a method; a backward counts as one."""
+    numbers = len({request.explanation for request in requests_of(config, info)})
+    return info.cost(length, numbers) + (0 if info.rules is None else numbers)
 
 
 def schema_of(product: str, dtype: str) -> pa.Schema:

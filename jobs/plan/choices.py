@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from closelook.evaluation.schema import TRIALS, titled
 from closelook.evaluation.scoring.faithfulness.areas import preferred
+from closelook.evaluation.scoring.faithfulness.flips import AREAS
 from closelook.jobs.config import PerturbConfig, RunConfig, SelectConfig
 from closelook.jobs.plan.inputs import Inputs
 from closelook.jobs.plan.models import Reading, ResolvedModel
@@ -69,8 +70,8 @@ def choice_of(
     task, dtype, method, options = tried
     settings, select = curve_settings(config), config.select or SelectConfig()
     way = first_way(resolved, settings.area_ways)
-    flips = resolved.filled(settings.area_flips(way, resolved.kind, config.seed))
-    flips = with_tokens(flips, reading)
+    only = settings.model_copy(update={"measures": (AREAS,), "ways": (way,)})
+    flips = with_tokens(resolved.filled(only.flips_of(resolved.kind, "token", config.seed)[0]), reading)
     texts = Texts.of(views, [flips])
     request = _compared([request for request in requests if settings.asks(request)] or requests)
     rows = views.subset(select.samples, select.draw)

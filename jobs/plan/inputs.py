@@ -43,6 +43,10 @@ class Selected:
     files: Sequence[str] = ()  # for images: the file of the views with each sample, which has its pixels
     places: Sequence[int] = ()  # the row of each sample in its file
 
+    def __len__(self) -> int:
+        rows: int = self.table.num_rows
+        return rows
+
     def rows(self, store: Store) -> list[dict[str, Any]]:
         """The samples as rows with PIXELS, which are read from `store` for images and None for texts."""
         pixels = [None] * self.table.num_rows

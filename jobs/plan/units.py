@@ -21,7 +21,7 @@ from closelook.jobs.config import ModelConfig, RunConfig, configured
 from closelook.jobs.plan.gather import gather
 from closelook.jobs.plan.inputs import Inputs, Selected
 from closelook.jobs.plan.node import Node, Part
-from closelook.jobs.store import Store, Written
+from closelook.jobs.store import Written
 from closelook.lrp_core.methods.record import Method
 
 T = TypeVar("T")
@@ -40,13 +40,14 @@ REASONS_IN_DATA = frozenset({NO_FOIL, NO_RELEVANCE, NO_ABLATIONS, NOTHING_TO_FLI
 class Unit:
     """Samples that a worker computes and commits at once, for all nodes that share the unit.
 
-    `rows` are indices into the views of a task, or the rows themselves. `cuts` are the indices in `rows` at which
-    batches start. `parts` lists the shards that the unit becomes; None: one for each node, named as the unit.
+    `rows` are indices into the views of a task, those samples once the unit is sent, or other rows. `cuts` are the
+    indices in `rows` at which batches start. `parts` lists the shards that the unit becomes; None: one for each node,
+    named as the unit.
     """
 
     name: str
     parts: tuple[Part, ...] | None = None
-    rows: np.ndarray | Sequence[Mapping[str, Any]] = ()
+    rows: np.ndarray | Selected | Sequence[Mapping[str, Any]] = ()
     cuts: tuple[int, ...] = (0,)
     tokens: int = 0  # about how many tokens the unit costs: of its samples without padding, or of its forward passes
     token_budget: int = 0  # most tokens of one forward pass
@@ -61,36 +62,17 @@ class Unit:
         """The parts of the unit for these nodes, which share it."""
         return tuple(Part(node, self.name) for node in nodes) if self.parts is None else self.parts
 
-
-@dataclass(frozen=True)
-class Task:
-    """A unit of work as it is sent to a worker, with the parts that are not committed yet."""
-
-    product: str
-    title: str
-    dtype: str
-    parts: tuple[Part, ...]
-    cuts: tuple[int, ...]
-    tokens: int
-    token_budget: int
-    size: int
-    rows: tuple[Mapping[str, Any], ...] | None = None  # None: those of `samples`, if any
-    samples: Selected | None = None  # of the views
+    @property
+    def title(self) -> str:
+        """The unit's name with that of its product, model, task and precision; of a unit that is sent to a worker."""
+        assert self.parts is not None
+        artifact = self.parts[0].node.artifact
+        columns = (artifact.product, artifact.model, artifact.task, artifact.dtype, self.name)
+        return ".".join(filter(None, columns))
 
     def to_table(self) -> pa.Table:
-        """The task as it travels through Ray."""
-        return pa.table({"task": pa.array([pickle.dumps(self)], pa.large_binary())})
-
-    def rows_in(self, store: Store) -> Sequence[Mapping[str, Any]]:
-        """The rows of the unit; pixels of images are read from `store`."""
-        if self.rows is not None:
-            return self.rows
-        return [] if self.samples is None else self.samples.rows(store)
-
-    @property
-    def methods(self) -> dict[str, str]:
-        """By the path of each part's shard: its method, or the task's title if it has none."""
-        return {part.paths[0]: part.node.artifact.method or self.title for part in self.parts}
+        """The unit as it travels through Ray."""
+        return pa.table({"unit": pa.array([pickle.dumps(self)], pa.large_binary())})
 
 
 @dataclass(frozen=True)
@@ -128,6 +110,11 @@ class Account:
     rejects: list[dict[str, Any]]  # rows of REJECT
     facts: dict[str, Any] = field(default_factory=dict)  # further entries of the manifest
     files: dict[str, Written] = field(default_factory=dict)  # by path: the shard, and what belongs to it
+
+    @property
+    def failures(self) -> list[dict[str, Any]]:
+        """The rejects whose reason does not lie in the data."""
+        return [reject for reject in self.rejects if reject["reason"] not in REASONS_IN_DATA]
 
 
 def cut_units(inputs: Inputs, rows: Sequence[int] | np.ndarray, token_budget: int, shard_rows: int) -> list[Unit]:

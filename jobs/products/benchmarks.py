@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from closelook.evaluation.schema import BENCH as SCHEMA
 from closelook.jobs.plan.node import Node, Part, Run
 from closelook.jobs.products.record import Made, Opened, Product, Row, Unit
-from closelook.jobs.runner.closing import close
 from closelook.jobs.store import Artifact
 
 if TYPE_CHECKING:
@@ -108,5 +106,5 @@ BENCH = Product(
     units=units,
     compute=compute,
     combine=combine,
-    close=partial(close, entries_of=_entries),
+    entries=_entries,
 )

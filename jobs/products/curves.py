@@ -28,7 +28,6 @@ from closelook.jobs.plan.proposals import Texts, keyed, with_tokens
 from closelook.jobs.plan.units import FORWARD_FACTOR, cut_by_tokens
 from closelook.jobs.products.record import Made, Opened, Product, Row, Unit
 from closelook.jobs.products.relevance import method_entries
-from closelook.jobs.runner.closing import close
 from closelook.jobs.store import Artifact, Ledger
 from closelook.lrp_core.records.kinds import RESAMPLE
 from closelook.lrp_core.records.types import UserError
@@ -249,5 +248,5 @@ CURVES = Product(
     schema=partial(schema_of, "curves"),
     units=units,
     compute=compute,
-    close=partial(close, entries_of=method_entries),
+    entries=method_entries,
 )

@@ -168,10 +168,7 @@ class Drawing:
         return drawn
 
     def _may_be_drawn(self, row: Row, drawn: DrawnCurves) -> bool:
-        """True if some method has relevance of the row, and some of its tokens may be removed in each of the `ways`.
-
-        Otherwise, and for each method without relevance of the row, `drawn` gets a reject.
-        """
+        """True if some method has relevance of the row, and some of its tokens may be removed in each of the `ways`."""
         for method, of_samples in self.claims.items():
             if row["sample_id"] not in of_samples:
                 drawn.reject(row, [method], NO_RELEVANCE, f"{method} has no relevance of it")
@@ -201,11 +198,7 @@ class Drawing:
         return PerturbedSample.of(row, relevance, flips, self.view.kind.slot)
 
     def _keep(self, rows: Sequence[Row], outcome: Sequence[tuple[list[Curves], Flipper]], drawn: DrawnCurves) -> None:
-        """Add the curves of `rows` to `drawn`; `outcome` has the curves of all rows and the flipper for each way.
-
-        A method whose stored logit of the target differs from that of this forward pass gets a reject of the row
-        instead.
-        """
+        """Add the curves of `rows` to `drawn`; `outcome` has the curves of all rows and the flipper for each way."""
         drawn.splits += sum(flipper.halved for _, flipper in outcome)
         for row, curves in zip(rows, zip(*(curves for curves, _ in outcome), strict=True), strict=True):
             whole = curves[0].logit[:, 0, 0]  # [V], of the whole input

@@ -129,10 +129,7 @@ class Explainer:
     def _explain(
         self, method: Method, batch: Batch, requests: Sequence[Request], clock: StageClock | None = None
     ) -> dict[Request, Relevance]:
-        """The relevance for each of the `requests`, whose methods share forward passes; `method` is any of these.
-
-        The product's finer relevance comes with it if a method gives it and the model allows it.
-        """
+        """The relevance for each of the `requests`, whose methods share forward passes; `method` is any of these."""
         # methods that differ only in their names or in options of requests share a computation
         base_request_of = {request: self.methods[request.method].bound(request) for request in requests}
         available = {name for request in requests for name in self.methods[request.method].given}

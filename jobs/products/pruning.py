@@ -32,7 +32,6 @@ from closelook.jobs.plan.clusters import clusters_of
 from closelook.jobs.plan.node import ModelPlan, Node, Part, Run
 from closelook.jobs.plan.units import FORWARD_FACTOR, groups
 from closelook.jobs.products.record import Made, Opened, Product, Row, Unit
-from closelook.jobs.runner.closing import close
 from closelook.jobs.store import Artifact
 from closelook.lrp_core.records.explained import CONTRASTIVE
 from closelook.lrp_core.records.types import Request
@@ -126,10 +125,7 @@ def _node(
 
 
 def _clusters(run: Run, model: ModelPlan, task: str) -> dict[str, str]:
-    """The cluster of each sample with relevance of heads, by sample id; samples without a cluster are left out.
-
-    Removal orders are also made from either half of the samples, and a cluster falls into one half as a whole.
-    """
+    """The cluster of each sample with relevance of heads, by sample id; samples without a cluster are left out."""
     known, inputs = clusters_of(run.ledger, task), model.inputs[task]
     if not known:
         return {}
@@ -241,10 +237,7 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
 def _swept(
     opened: Opened, node: PruningNode, orders: Sequence[RemovalOrder], evaluating: Sequence[int], rows: Sequence[Row]
 ) -> Hits:
-    """The hits of `rows` under the orders with the indices `evaluating`; False under all other orders.
-
-    Samples whose logits are not finite are left out.
-    """
+    """The hits of `rows` under the orders with the indices `evaluating`; False under all other orders."""
     from closelook.evaluation.scoring.pruning import Sweep
     from closelook.jobs.runner.rows import that_fits
 
@@ -312,5 +305,5 @@ PRUNING = Product(
     units=units,
     compute=compute,
     combine=combine,
-    close=partial(close, conclusion=_conclude),
+    conclude=_conclude,
 )

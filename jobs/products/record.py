@@ -10,14 +10,14 @@ import pyarrow as pa
 
 from closelook.jobs.cluster.attempts import Attempts, Untroubled, Watchdog
 from closelook.jobs.plan.node import Node, Part, Run
-from closelook.jobs.plan.units import Unit
+from closelook.jobs.plan.units import Account, Unit
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from closelook.evaluation.report.page import Part as ReportPart
     from closelook.jobs.plan.models import ResolvedModel
-    from closelook.jobs.plan.units import Task, WorkerOptions
+    from closelook.jobs.plan.units import WorkerOptions
     from closelook.jobs.store import Store, Written
     from closelook.lrp_core import ModelView
 
@@ -101,11 +101,6 @@ class Opened:
         return self.memory[name][1]
 
 
-def no_lines(run: Run, planned: Sequence[Node], computed: Sequence[Node]) -> Iterable[str]:
-    """The default `lines`: none."""
-    return ()
-
-
 def concatenated(opened: Opened, part: Part, values: Sequence[Made]) -> Made:
     """The default `combine`: the tables and rejects of all batches in order, as one result."""
     if len(values) == 1:
@@ -135,13 +130,17 @@ class Product:
     #: Turns the values of a part's batches into the content of its shard.
     combine: Callable[[Opened, Part, Sequence[Any]], Made] = concatenated
     #: Gives further lines of the stage's summary about its planned nodes and those that were to be computed.
-    lines: Callable[[Run, Sequence[Any], Sequence[Any]], Iterable[str]] = no_lines
-    close: Callable[..., str | None] | None = None  # writes a node's manifest; None: `jobs.runner.closing.close`
+    lines: Callable[[Run, Sequence[Any], Sequence[Any]], Iterable[str]] = lambda *_: ()
+    entries: Callable[[Run, Any], Mapping[str, Any]] = lambda *_: {}  # gives further entries of a node's manifest
+    #: Gives further entries of a complete node's manifest, from the paths of its shards; its `rejects` are added.
+    conclude: Callable[[Run, Any, Sequence[str]], Mapping[str, Any]] = lambda *_: {}
+    #: Writes a node's manifest from the names of its shards, and accounts by path; None: `jobs.runner.closing.close`.
+    close: Callable[[Run, Any, Sequence[str], Mapping[str, Account]], str | None] | None = None
     #: The turns of its stage in which it is computed; products of a turn share workers.
     turns: tuple[int, ...] = (0,)
     on_model: bool = True  # False: computed from other artifacts, without a model
-    #: For units whose rows are not in the views: gives a function that reads them and yields tasks with their rows.
-    source: Callable[[Run, Any], Callable[[Sequence[Task]], Iterator[Task]]] | None = None
+    #: For units whose rows are not in the views: gives a function that reads them and yields units with their rows.
+    source: Callable[[Run, Any], Callable[[Sequence[Unit]], Iterator[Unit]]] | None = None
     #: For products without units: "module:function" of (config, store), which makes all artifacts and returns the
     #: stage's summary.
     make: str | None = None

@@ -21,7 +21,6 @@ from closelook.jobs.plan.finer import KEPT
 from closelook.jobs.plan.node import Cell, Node, Part, Run
 from closelook.jobs.plan.units import cut_units
 from closelook.jobs.products.record import Made, Opened, Product, Row, Unit
-from closelook.jobs.runner.closing import close
 
 if TYPE_CHECKING:
     from closelook.jobs.products.explaining import ExplainedBatch, Explainer
@@ -85,10 +84,7 @@ def tables_of(part: Part, values: Sequence[ExplainedBatch]) -> Made:
 
 
 def _write_runtime(opened: Opened, part: Part, values: Sequence[ExplainedBatch]) -> None:
-    """Write the timings of all passes of the unit; those that an earlier run wrote for other methods are kept.
-
-    Parts of a pass share their values: only the first of them adds the timings.
-    """
+    """Write the timings of all passes of the unit; those that an earlier run wrote for other methods are kept."""
     from closelook.jobs.products import relevance_tables
 
     artifact = part.node.artifact
@@ -131,7 +127,7 @@ def _attributed(name: str) -> Product:
         units=units,
         compute=compute,
         combine=combine,
-        close=partial(close, entries_of=method_entries),
+        entries=method_entries,
     )
 
 

@@ -59,11 +59,7 @@ def with_earlier(timed: pa.Table, earlier: pa.Table) -> pa.Table:
 
 
 def _unusable(batch: ExplainedBatch, requests: Sequence[Request], dtype: str) -> dict[int, Reject]:
-    """Rejects, by index of the row in the batch, for rows that the cell cannot have.
-
-    These are all rows if no request could be computed, for want of foils, and rows for which some request's relevance
-    is not finite.
-    """
+    """Rejects, by index of the row in the batch, for rows that the cell cannot have."""
     names = [row["sample_id"] for row in batch.rows]
     if not requests:  # the batch has no foils, and all requests are contrastive
         detail = "a contrastive explanation needs a foil"

@@ -21,8 +21,8 @@ from closelook.evaluation.scoring.samples import RELEVANCE_COLUMNS, VARIANT, VIE
 from closelook.jobs.config import RunConfig
 from closelook.jobs.plan.inputs import Inputs, digest_of
 from closelook.jobs.plan.node import Cell, ModelPlan, Node, Part, Run
+from closelook.jobs.plan.units import Account
 from closelook.jobs.products.record import Made, NodeFailed, Opened, Product, Row, Unit
-from closelook.jobs.runner.closing import Reports
 from closelook.jobs.store import Artifact, Store, StoreError
 
 Metrics = list[list[str | int]]  # of `scored_by`
@@ -195,14 +195,12 @@ def _with_place(table: pa.Table, cell: Artifact) -> pa.Table:
     return table
 
 
-def close(run: Run, node: ScoresNode, shards: Sequence[str], reports: Reports) -> str | None:
+def close(run: Run, node: ScoresNode, shards: Sequence[str], accounts: Mapping[str, Account]) -> None:
     """Write the manifest of a cell's scores, if a worker of this run computed them."""
-    path = Part(node, "").paths[0]
-    if path in reports.accounts:
-        account, name = reports.accounts[path], node.cell.product
-        record = {name: node.cell.name, "metrics": node.scored_by, **account.facts}
+    account = accounts.get(Part(node, "").paths[0])
+    if account is not None:
+        record = {node.cell.product: node.cell.name, "metrics": node.scored_by, **account.facts}
         run.ledger.commit(node.artifact, record, files=account.files, made_of=node.made_of)
-    return None
 
 
 SCORES = Product(

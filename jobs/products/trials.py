@@ -27,7 +27,6 @@ from closelook.jobs.plan.units import FORWARD_FACTOR, NO_RELEVANCE, cut_units
 from closelook.jobs.products import relevance
 from closelook.jobs.products.curves import UNIT_TOKENS, check_flippable, forward_tokens, with_replacements
 from closelook.jobs.products.record import Made, NodeFailed, Opened, Product, Reject, Row, Unit
-from closelook.jobs.runner.closing import close
 from closelook.jobs.store import Artifact
 from closelook.lrp_core.records.explained import NONE
 
@@ -223,5 +222,6 @@ TRIALS = Product(
     units=units,
     compute=compute,
     lines=lines,
-    close=partial(close, entries_of=_entries, conclusion=_conclude),
+    entries=_entries,
+    conclude=_conclude,
 )

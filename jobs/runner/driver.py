@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -15,14 +15,17 @@ from closelook.jobs.cluster.pools import Reader, Work, connect
 from closelook.jobs.cluster.reports import Report, reports_in
 from closelook.jobs.cluster.scheduler import run_all
 from closelook.jobs.plan.inputs import Inputs
-from closelook.jobs.plan.node import ModelPlan, Node, Part, Run
-from closelook.jobs.plan.units import Account, Task, WorkerOptions
-from closelook.jobs.products.record import Product, Unit
-from closelook.jobs.runner.closing import Reports, adopted, close
+from closelook.jobs.plan.node import ModelPlan, Node, Run
+from closelook.jobs.plan.units import Account, Unit, WorkerOptions
+from closelook.jobs.products.record import Product
+from closelook.jobs.runner.closing import adopted, close
 from closelook.jobs.runner.worker import Worker
 from closelook.jobs.store import Artifact, Store
 
 CHUNK_TOKENS = 2_000_000  # of units without a model: fewer are not worth a Ray task
+
+#: Units, the samples that their rows are indices of (None: of none), and what reads rows that are not in the views.
+Unread = tuple[Sequence[Unit], Inputs | None, Callable[[Sequence[Unit]], Iterator[Unit]] | None]
 
 
 @dataclass(frozen=True)
@@ -32,44 +35,15 @@ class Group:
     product: Product
     nodes: tuple[Node, ...]
     units: Sequence[Unit]
-    missing: Sequence[tuple[Unit, tuple[Part, ...] | None]]  # units with the parts that are not committed; None: all
-    adopted: Mapping[str, Account] = field(default_factory=dict)  # shards that earlier runs committed, by path
-
-    @property
-    def place(self) -> Artifact:
-        """The artifact of the first node: all nodes have its product, model, task and precision."""
-        return self.nodes[0].artifact
-
-    @property
-    def plan(self) -> ModelPlan:
-        """The plan of the nodes' model."""
-        return self.nodes[0].plan
-
-    def task(self, unit: Unit, parts: tuple[Part, ...] | None) -> Task:
-        """The unit's task, which tells a worker what to compute."""
-        artifact = self.place
-        columns = (artifact.product, artifact.model, artifact.task, artifact.dtype, unit.name)
-        return Task(
-            product=artifact.product,
-            title=".".join(filter(None, columns)),
-            dtype=artifact.dtype,
-            parts=unit.parts_of(self.nodes) if parts is None else parts,
-            cuts=unit.cuts,
-            tokens=unit.tokens,
-            token_budget=unit.token_budget,
-            size=unit.progress,
-            rows=None if isinstance(unit.rows, np.ndarray) else tuple(unit.rows),
-        )
+    missing: Sequence[Unit]  # with the parts that are not committed
+    adopted: Mapping[str, Account]  # shards that earlier runs committed, by path
 
     def unread(self, run: Run) -> Unread:
         """The missing units, whose rows are read later, when each is sent."""
-        source = self.product.source
-        rows = [unit.rows if isinstance(unit.rows, np.ndarray) else None for unit, _ in self.missing]
-        has_samples = any(unit_rows is not None for unit_rows in rows)
-        with_rows = source(run, self.nodes[0]) if source is not None and self.missing else None
-        tasks = [self.task(*unit) for unit in self.missing]
-        inputs = self.plan.inputs[self.place.task] if has_samples else None
-        return Unread(tasks, inputs, rows, with_rows)
+        node, source = self.nodes[0], self.product.source
+        has_samples = any(isinstance(unit.rows, np.ndarray) for unit in self.missing)
+        with_rows = source(run, node) if source is not None and self.missing else None
+        return self.missing, node.inputs if has_samples else None, with_rows
 
     @property
     def shards(self) -> dict[Node, list[str]]:
@@ -83,36 +57,17 @@ class Group:
     @property
     def size(self) -> int:
         """By how much the missing units advance the progress."""
-        return sum(unit.progress for unit, _ in self.missing)
+        return sum(unit.progress for unit in self.missing)
 
 
-@dataclass(frozen=True)
-class Unread:
-    """Units of a group whose rows are read only when they are sent to a worker."""
-
-    tasks: Sequence[Task]
-    inputs: Inputs | None  # the samples; None if no unit has samples of the views
-    rows: Sequence[np.ndarray | None]  # the samples of each unit: indices into the views; None: it has none
-    with_rows: Callable[[Sequence[Task]], Iterator[Task]] | None  # reads rows that are not in the views
-
-    def tables(self) -> Iterator[pa.Table]:
-        """Yield the units as workers get them."""
-        for task in self._tasks_with_rows():
-            yield task.to_table()
-
-    def _tasks_with_rows(self) -> Iterator[Task]:
-        """Yield the tasks with their rows or samples."""
-        if self.with_rows is not None:
-            yield from self.with_rows(self.tasks)
-            return
-        for task, rows in zip(self.tasks, self.rows, strict=True):
-            yield task if self.inputs is None or rows is None else replace(task, samples=self.inputs.select(rows))
-
-
-def _tables(groups: Sequence[Unread]) -> Iterator[pa.Table]:
-    """Yield the units of a model as workers get them. Ray Data does so in a process on the driver's machine."""
-    for group in groups:
-        yield from group.tables()
+def _tables(groups: Iterable[Unread]) -> Iterator[pa.Table]:
+    """Yield units with their rows, as workers get them. Ray Data does so in a process on the driver's machine."""
+    for units, inputs, with_rows in groups:
+        for unit in units if with_rows is None else with_rows(units):
+            if inputs is not None and isinstance(unit.rows, np.ndarray):
+                yield replace(unit, rows=inputs.select(unit.rows)).to_table()
+            else:
+                yield unit.to_table()
 
 
 @dataclass
@@ -128,7 +83,7 @@ class ModelWork:
     @property
     def plan(self) -> ModelPlan:
         """The plan of the model."""
-        return self.groups[0].plan
+        return self.groups[0].nodes[0].plan
 
     def work(self) -> Work:
         """The work for the scheduler."""
@@ -157,15 +112,19 @@ class ModelWork:
 
     def close(self) -> Iterator[str]:
         """Write the manifests of the nodes that were computed. Yields a line for each failure."""
-        yield from by_error(self.plan.name, self.failed)
-        whys: list[str | None] = []
+        for error in dict.fromkeys(self.failed.values()):
+            failed = [artifact for artifact, why in self.failed.items() if why == error]
+            methods = ", ".join(dict.fromkeys(artifact.method for artifact in failed))
+            places = ", ".join(dict.fromkeys(f"{at.product} {at.task}/{at.dtype}" for at in failed))
+            yield f"model {self.plan.name}: {methods} failed on {places}: {error}"
+        failures: list[str | None] = []
         for account in self.accounts.values():
             self.run.ledger.saw(account.files)
         for group in self.groups:
-            enter = group.product.close or close
-            reports = Reports({**group.adopted, **self.accounts}, self.splits)
-            whys += [enter(self.run, node, shards, reports) for node, shards in group.shards.items()]
-        yield from filter(None, whys)
+            accounts = {**group.adopted, **self.accounts}
+            end = group.product.close or partial(close, product=group.product, splits=self.splits)
+            failures += [end(self.run, node, shards, accounts) for node, shards in group.shards.items()]
+        yield from filter(None, failures)
 
 
 def make(run: Run, products: Sequence[Product], nodes: Sequence[Node], stage: str, unit: str, alone: bool) -> list[str]:
@@ -210,13 +169,13 @@ def _chunks(works: Sequence[ModelWork]) -> Iterator[list[tuple[int, pa.Table]]]:
     chunk: list[tuple[int, pa.Table]] = []
     tokens = 0
     for index, work in enumerate(works):
-        for group in work.groups:
-            for (unit, _), table in zip(group.missing, group.unread(work.run).tables(), strict=True):
-                chunk.append((index, table))
-                tokens += unit.tokens
-                if tokens >= CHUNK_TOKENS:
-                    yield chunk
-                    chunk, tokens = [], 0
+        units = (unit for group in work.groups for unit in group.missing)
+        for unit, table in zip(units, work.reader()(), strict=True):
+            chunk.append((index, table))
+            tokens += unit.tokens
+            if tokens >= CHUNK_TOKENS:
+                yield chunk
+                chunk, tokens = [], 0
     if chunk:
         yield chunk
 
@@ -243,28 +202,18 @@ def missing_work(run: Run, products: Sequence[Product], nodes: Iterable[Node]) -
 
 
 def _group(run: Run, product: Product, nodes: Sequence[Node]) -> Group:
-    """The group of these nodes, with its units and those of them that are missing."""
+    """The group of these nodes, with its units and those of them that are missing.
+
+    A missing unit has the parts that are not committed, and those that share forward passes with them, on which
+    rounding depends.
+    """
     assert product.units is not None
-    units = product.units(run, nodes)
-    units = units if isinstance(units, Sequence) else tuple(units)
+    units = tuple(product.units(run, nodes))
     existing = {path: account for node in nodes for path, account in adopted(run, product, node).items()}
-    if not existing:
-        return Group(product, tuple(nodes), units, [(unit, None) for unit in units])
-    missing = ((unit, _missing_parts(unit.parts_of(nodes), existing)) for unit in units)
-    return Group(product, tuple(nodes), units, [(unit, parts) for unit, parts in missing if parts], existing)
-
-
-def _missing_parts(parts: tuple[Part, ...], existing: Collection[str]) -> tuple[Part, ...]:
-    """The parts that are not committed, and those that share forward passes with them, on which rounding depends."""
-    lacking = [part for part in parts if part.paths[0] not in existing]
-    forwards = {part.node.forwards for part in lacking}
-    return tuple(part for part in parts if part.node.forwards in forwards)
-
-
-def by_error(model: str, failed: dict[Artifact, str]) -> Iterator[str]:
-    """Yield a line for each error of a model's nodes, with the methods and artifacts that failed by it."""
-    for error in dict.fromkeys(failed.values()):
-        nodes = [node for node, why in failed.items() if why == error]
-        methods = ", ".join(dict.fromkeys(node.method for node in nodes))
-        places = ", ".join(dict.fromkeys(f"{node.product} {node.task}/{node.dtype}" for node in nodes))
-        yield f"model {model}: {methods} failed on {places}: {error}"
+    missing = []
+    for unit in units:
+        parts = unit.parts_of(nodes)
+        forwards = {part.node.forwards for part in parts if part.paths[0] not in existing}
+        if forwards:
+            missing.append(replace(unit, parts=tuple(part for part in parts if part.node.forwards in forwards)))
+    return Group(product, tuple(nodes), units, missing, existing)

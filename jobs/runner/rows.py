@@ -6,13 +6,14 @@ An error for which no single row is to blame fails the node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
 
-from closelook.jobs.cluster.attempts import end_with_device
+from closelook.jobs.cluster.attempts import COMPUTING, end_with_device
 from closelook.jobs.plan.node import Node, Part
 from closelook.jobs.products.record import NodeFailed, Opened, Product, Reject, Row
 from closelook.jobs.products.unaltered import ModelAltered
@@ -87,47 +88,32 @@ class _Batches:
     parts: Sequence[Part]
     outcome: Outcome = field(default_factory=Outcome)
 
-    @property
-    def name(self) -> str:
-        """The name of these parts in the notes that are written before each batch."""
-        return "+".join(dict.fromkeys(part.node.artifact.method for part in self.parts))
-
     def run(self, rows: Sequence[Row], cuts: Sequence[int]) -> Outcome:
         """Compute every batch.
 
-        A batch that has ended several workers, or has a row that has ended one, is computed row by row.
+        Rows of a unit that has ended several processes are computed one by one, and one that had ended a process before
+        becomes a reject. Raises NodeFailed for such a unit without rows.
         """
-        attempts = self.opened.attempts
-        for index, batch in enumerate(_slices(rows, cuts)):
-            mark = f"{index}|{self.name}"
-            suspicious = attempts.ended_by(*(f"{row['sample_id']}|" for row in batch))  # in any part
-            has_ended_workers = attempts.note_batch(mark)
-            if has_ended_workers or suspicious:
-                self._compute_suspects(batch)
-            else:
-                with self.opened.watchdog.watching(mark, attempts):
-                    self._compute(batch)
-            attempts.end_batch(mark)
-        return self.outcome
-
-    def _compute_suspects(self, rows: Sequence[Row]) -> None:
-        """Compute rows one by one, each noted in the store before it runs.
-
-        A row that had ended a worker before becomes a reject. Raises NodeFailed for a batch without rows.
-        """
-        attempts = self.opened.attempts
-        if not rows:
+        opened, attempts = self.opened, self.opened.attempts
+        has_ended_processes = attempts.has_ended_processes()
+        if has_ended_processes and not rows:
             raise NodeFailed(f"several processes ended while computing it{attempts.reason}")
-        for row in rows:
-            mark = f"{row['sample_id']}|{self.name}"
-            has_ended_worker = attempts.note_row(mark)
-            if has_ended_worker:
-                detail = f"the process ended while computing it{attempts.reason}"
-                self.outcome.rejects.append(Reject(row["sample_id"], "ended_worker", detail))
-                continue
-            with self.opened.watchdog.watching(mark, attempts):
-                self._compute([row])
-            attempts.end_row(mark)
+        methods = "+".join(dict.fromkeys(part.node.artifact.method for part in self.parts))
+        for start, end in pairwise([*(range(len(rows)) if has_ended_processes else cuts), len(rows)]):
+            batch = rows[start:end]
+            if has_ended_processes:
+                sample = batch[0]["sample_id"]
+                name = f"row {sample}|{methods}"
+                if attempts.deaths(name):
+                    detail = f"the process ended while computing it{attempts.reason}"
+                    self.outcome.rejects.append(Reject(sample, "ended_worker", detail))
+                    continue
+                attempts.run(name)
+            with opened.watchdog.watching(attempts):
+                self._compute(batch)
+        if has_ended_processes:
+            attempts.run(COMPUTING)
+        return self.outcome
 
     def _compute(self, rows: Sequence[Row]) -> None:
         """Add the values of a batch to the outcome. One that raises an error is halved until rows raise alone."""
@@ -211,10 +197,3 @@ def that_fits(compute: Any, token_budget: int) -> tuple[Any, int]:
             if not is_out_of_memory(error) or token_budget >> splits <= 1:
                 raise
             splits += 1
-
-
-def _slices(rows: Sequence[Row], cuts: Sequence[int]) -> Iterator[Sequence[Row]]:
-    """Yield the batches of `rows` that start at the indices `cuts`."""
-    ends = [*cuts[1:], len(rows)] if cuts else []
-    for start, end in zip(cuts, ends, strict=True):
-        yield rows[start:end]

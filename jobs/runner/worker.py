@@ -8,9 +8,8 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from closelook.evaluation.schema import REJECT
-from closelook.jobs.cluster.attempts import LOADING, Attempts, Watchdog
+from closelook.jobs.cluster.attempts import COMPUTING, LOADING, Attempts, Watchdog
 from closelook.jobs.cluster.pools import own_device
 from closelook.jobs.cluster.reports import Report, reported
 from closelook.jobs.plan.checkpoints import ModelUnavailable
+from closelook.jobs.plan.inputs import Selected
 from closelook.jobs.plan.models import ResolvedModel, open_view
 from closelook.jobs.plan.node import Part
-from closelook.jobs.plan.units import FEW, REASONS_IN_DATA, Account, Task, WorkerOptions
-from closelook.jobs.products.record import Made, NodeFailed, Opened, Product, Reject, Row
+from closelook.jobs.plan.units import FEW, REASONS_IN_DATA, Account, Unit, WorkerOptions
+from closelook.jobs.products.record import Made, NodeFailed, Opened, Product, Row
 from closelook.jobs.products.table import PRODUCTS, is_of_package
 from closelook.jobs.store import Artifact, Store
 from closelook.jobs.store.lock import is_asked
@@ -49,11 +49,13 @@ def checked(product: Product, made: Any, samples: Collection[str]) -> Made:
     Rows of other things than samples, and units without samples, are not checked. Raises Unfit, naming a sample, for
     any other result.
     """
-    if not isinstance(made, Made) or not isinstance(made.table, pa.Table):
-        raise Unfit(f"product {product.name} must return Made with a pyarrow.Table as `table`, not {_kind(made)}")
-    if not samples or _SAMPLE not in made.table.column_names:
+    table = made.table if isinstance(made, Made) else made
+    if not isinstance(made, Made) or not isinstance(table, pa.Table):
+        kind = type(table).__name__
+        raise Unfit(f"product {product.name} must return Made with a pyarrow.Table as `table`, not {kind}")
+    if not samples or _SAMPLE not in table.column_names:
         return made
-    explained = set(made.table[_SAMPLE].to_pylist())
+    explained = set(table[_SAMPLE].to_pylist())
     rejected = {reject.sample_id for reject in made.rejects}
     for kind, ids in (("rows", explained), ("rejects", rejected)):
         foreign = ids.difference(samples)
@@ -64,34 +66,8 @@ def checked(product: Product, made: Any, samples: Collection[str]) -> Made:
     return made
 
 
-def _kind(made: Any) -> str:
-    """The type of a wrong result, for the message."""
-    return type(made.table).__name__ if isinstance(made, Made) else type(made).__name__
-
-
-def _leaving_the_model(product: Product) -> Product:
-    """The product of a package, whose `compute` raises ModelAltered if it changes the model."""
-    from closelook.jobs.products.unaltered import left_unaltered
-
-    def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Any:
-        assert product.compute is not None
-        with left_unaltered(opened.view.model, f"product {product.name}"):
-            return product.compute(opened, parts, rows)
-
-    return replace(product, compute=compute)
-
-
-@dataclass(frozen=True)
-class _Unit:
-    """A unit that is committed: its product, the model it was computed on, and its samples."""
-
-    product: Product
-    opened: Opened
-    samples: Sequence[str]  # ids
-
-
 class Worker:
-    """Computes and commits units. It is called with one unit at a time, as `Task.to_table` gives it.
+    """Computes and commits units. It is called with one unit at a time, as `Unit.to_table` gives it.
 
     Two threads may call it at once: while one unit is computed the other is committed, so that the device does not wait
     for the store.
@@ -115,70 +91,65 @@ class Worker:
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Compute and commit the unit in `table`; returns its report. After a request to stop it does nothing."""
-        task: Task = pickle.loads(table["task"][0].as_py())
+        unit: Unit = pickle.loads(table["unit"][0].as_py())
+        title = unit.title
         if is_asked(self._store):
-            return Report(task.title).to_table()
-        rows = task.rows_in(self._store)
-        tokens = task.tokens or sum(len(row["input_ids"]) for row in rows)
-        report = Report(task.title, task.size, tokens)
-        return reported(report, lambda: self._run(task, rows)).to_table()
+            return Report(title).to_table()
+        rows = unit.rows.rows(self._store) if isinstance(unit.rows, Selected) else list(unit.rows)
+        tokens = unit.tokens or sum(len(row["input_ids"]) for row in rows)
+        report = Report(title, unit.progress, tokens)
+        return reported(report, lambda: self._run(unit, rows)).to_table()
 
-    def _run(self, task: Task, rows: Sequence[Row]) -> dict[str, Any]:
-        """Compute and commit the unit; returns the fields of its report.
-
-        Raises UserError if no package on this machine has the product.
-        """
-        product = PRODUCTS.get(task.product)
+    def _run(self, unit: Unit, rows: Sequence[Row]) -> dict[str, Any]:
+        """Compute and commit the unit; returns the fields of its report."""
+        parts = unit.parts or ()
+        name = parts[0].node.artifact.product
+        product = PRODUCTS.get(name)
         if product is None:
-            raise UserError(f"no package on this machine has the product {task.product}: ship its wheel with the job")
-        attempts = Attempts(self._store, task.title, self._options.max_attempts, self._options.run)
-        opened = Opened(self._store, self._options, attempts, self._model, token_budget=task.token_budget)
+            raise UserError(f"no package on this machine has the product {name}: ship its wheel with the job")
+        attempts = Attempts(self._store, unit.title, self._options.max_attempts, self._options.run)
+        opened = Opened(self._store, self._options, attempts, self._model, token_budget=unit.token_budget)
         with self._device:
             start = time.perf_counter()
-            names, outcomes = self._computed(product, opened, task, rows)
+            attempts.begin()
+            samples, outcomes = self._computed(product, opened, unit, rows)
             wall_s = time.perf_counter() - start
-        unit = _Unit(product, opened, names)
-        failed, accounts, splits = retried(partial(self._commit, unit, outcomes))
+        failed, accounts, splits = retried(partial(self._commit, product, opened, samples, outcomes))
         attempts.clear()
-        explained = {task.methods[path]: account.explained for path, account in accounts.items()}
-        by_part = [{reject["sample_id"] for reject in account.rejects} for account in accounts.values()]
+        explained = {}
+        for part in parts:
+            if part.paths[0] in accounts:
+                explained[part.node.artifact.method or unit.title] = accounts[part.paths[0]].explained
+        by_part = [{reject[_SAMPLE] for reject in account.rejects} for account in accounts.values()]
         rejected = set.intersection(*by_part) if by_part else ()  # the samples that every part rejects
         counts = {"rejects": len(rejected), "explained": explained, "splits": splits, "wall_s": wall_s}
         return {"accounts": accounts, "failed": failed, **counts}
 
     def _computed(
-        self, product: Product, opened: Opened, task: Task, rows: Sequence[Row]
+        self, product: Product, opened: Opened, unit: Unit, rows: Sequence[Row]
     ) -> tuple[tuple[str, ...], Outcomes]:
-        """(ids of the samples, the outcome of every part of the task).
-
-        If code of a package changes the model, its parts fail, and the others are computed on a model that is opened
-        again.
-        """
+        """(ids of the samples, the outcome of every part of the unit)."""
         from closelook.jobs.products.unaltered import ModelAltered
 
+        parts = unit.parts or ()
+        dtype = parts[0].node.artifact.dtype
         while True:
-            is_loaded = self._model is None or (self._view is not None and self._dtype == task.dtype)
-            opened.attempts.begin(None if is_loaded else LOADING)
             try:
-                with opened.attempts.survived():
-                    samples = rows
-                    if self._model is not None:
-                        opened.loaded = self._loaded(task.dtype, opened.attempts)
-                        samples = self._prepared(opened.view, task, rows)
-                    names = tuple(row["sample_id"] for row in samples)  # before any computation may change them
-                    opened.memory, opened.watchdog = self._memory, self._watchdog
-                    return names, self._compute(product, opened, task, samples)
+                samples = rows
+                if self._model is not None:
+                    opened.loaded = self._loaded(dtype, opened.attempts)
+                    samples = self._prepared(opened.view, unit, rows)
+                names = tuple(row[_SAMPLE] for row in samples)  # before any computation may change them
+                opened.memory, opened.watchdog = self._memory, self._watchdog
+                return names, self._compute(product, opened, unit, samples)
             except ModelAltered as error:
-                nodes = [part.node.artifact for part in task.parts if part.node.artifact not in self._failed]
+                nodes = [part.node.artifact for part in parts if part.node.artifact not in self._failed]
                 at_fault = [node for node in nodes if node.method in error.methods] or nodes
                 self._failed |= dict.fromkeys(at_fault, NodeFailed(str(error)))
                 self._view = opened.loaded = None
 
     def _loaded(self, dtype: str, attempts: Attempts) -> ModelView:
-        """The model in this precision. Only one model is kept in memory at a time.
-
-        Raises ModelUnavailable if loading it ended `max_attempts` processes that had this unit.
-        """
+        """The model in this precision."""
         assert self._model is not None
         if self._view is None or self._dtype != dtype:
             deaths = attempts.deaths(LOADING)
@@ -187,10 +158,11 @@ class Worker:
                     f"model {self._model.config.name}: loading it ended {deaths} processes, as when a node has too "
                     "little memory: lower its max_memory or workers, or give it larger nodes"
                 )
+            attempts.run(LOADING)
             self._view = None
             self._memory = {}
             self._view, self._dtype = self._open(dtype), dtype
-            attempts.rest()
+            attempts.run(COMPUTING)
         return self._view
 
     def _open(self, dtype: str) -> ModelView:
@@ -198,62 +170,65 @@ class Worker:
         assert self._model is not None
         return open_view(self._model, dtype, own_device(), self._options.seed)
 
-    def _prepared(self, view: ModelView, task: Task, rows: Sequence[Row]) -> Sequence[Row]:
-        """View rows as the model takes them, with the number of the gold label as `gold_id`.
-
-        Rows that a task brings itself are no view rows, and stay as they are.
-        """
+    def _prepared(self, view: ModelView, unit: Unit, rows: Sequence[Row]) -> Sequence[Row]:
+        """View rows as the model takes them, with the number of the gold label as `gold_id`; other rows unchanged."""
         from closelook.lrp_core.readers.predictions import rows_for
 
-        if task.rows is not None or not rows:
+        if not isinstance(unit.rows, Selected) or not rows:
             return rows
         assert self._model is not None
         labelled = [self._model.with_gold(row) for row in self._model.taken(rows)]
         return rows_for(view, labelled)
 
-    def _compute(self, product: Product, opened: Opened, task: Task, rows: Sequence[Row]) -> Outcomes:
+    def _compute(self, product: Product, opened: Opened, unit: Unit, rows: Sequence[Row]) -> Outcomes:
         """The outcome of every part. Nodes that failed in an earlier unit are not computed again."""
         from closelook.jobs.runner.rows import compute_parts
 
-        parts = [part for part in task.parts if part.node.artifact not in self._failed]
+        every = unit.parts or ()
+        parts = [part for part in every if part.node.artifact not in self._failed]
         if opened.loaded is not None and is_of_package(product.name):
             product = _leaving_the_model(product)
-        outcomes = compute_parts(product, opened, parts, rows, task.cuts)
+        outcomes = compute_parts(product, opened, parts, rows, unit.cuts)
         for part, outcome in outcomes.items():
             if isinstance(outcome, NodeFailed):
                 self._failed[part.node.artifact] = outcome
-        return {part: self._failed.get(part.node.artifact) or outcomes[part] for part in task.parts}
+        return {part: self._failed.get(part.node.artifact) or outcomes[part] for part in every}
 
-    def _commit(self, unit: _Unit, outcomes: Outcomes) -> tuple[dict[Artifact, str], dict[str, Account], int]:
+    def _commit(
+        self, product: Product, opened: Opened, samples: Sequence[str], outcomes: Outcomes
+    ) -> tuple[dict[Artifact, str], dict[str, Account], int]:
         """Write the shards of all parts that were computed.
 
         Returns the nodes without a shard, each with the reason; the accounts of the shards by path, so that the driver
         need not read them; and how often batches were split.
         """
-        computed = {part: outcome for part, outcome in outcomes.items() if not isinstance(outcome, NodeFailed)}
-        failed = {part.node.artifact: str(why) for part, why in outcomes.items() if isinstance(why, NodeFailed)}
+        failed: dict[Artifact, str] = {}
         accounts: dict[str, Account] = {}
-        splits = sum(outcome.splits for outcome in {id(item): item for item in computed.values()}.values())
-        most_splits = 0
-        for part, outcome in computed.items():
-            account = self._commit_part(unit, part, outcome)
+        batch_splits: dict[int, int] = {}  # of each outcome, which parts share
+        part_splits = 0
+        for part, outcome in outcomes.items():
+            if isinstance(outcome, NodeFailed):
+                failed[part.node.artifact] = str(outcome)
+                continue
+            batch_splits[id(outcome)] = outcome.splits
+            account = self._commit_part(product, opened, samples, part, outcome)
             if isinstance(account, str):
                 failed[part.node.artifact] = account
             else:
-                accounts[part.paths[0]], part_splits = account
-                most_splits = max(most_splits, part_splits)
-        return failed, accounts, splits + most_splits
+                accounts[part.paths[0]], splits = account
+                part_splits = max(part_splits, splits)
+        return failed, accounts, sum(batch_splits.values()) + part_splits
 
-    def _commit_part(self, unit: _Unit, part: Part, outcome: Outcome) -> tuple[Account, int] | str:
-        """Write the shard of one part, with its rejects. Returns its account, and the number of splits.
+    def _commit_part(
+        self, product: Product, opened: Opened, samples: Sequence[str], part: Part, outcome: Outcome
+    ) -> tuple[Account, int] | str:
+        """Write the shard of one part, with its rejects. Returns its account, and how often combining it was split.
 
-        Splits are the times a batch was cut because memory ran out. Returns the reason as text if no shard is written:
-        combining raised an error, the results do not fit the schema, or all rows failed and they are more than FEW. Up
-        to FEW are rejects in a shard without rows.
+        Returns the reason as text if no shard is written: combining raised an error, the results do not fit the schema,
+        or all rows failed and they are more than FEW. Up to FEW are rejects in a shard without rows.
         """
         from closelook.jobs.runner.rows import describe, first_and_others
 
-        product, opened, samples = unit.product, unit.opened, unit.samples
         assert product.schema is not None
         schema = product.schema(part.node.artifact.dtype)
         try:
@@ -263,37 +238,30 @@ class Worker:
             return str(error)
         except Exception as error:
             return describe(error)
-        every = (*outcome.rejects, *made.rejects)
-        rejects = list({reject.sample_id: reject for reject in every}.values())
-        failures = [reject for reject in rejects if reject.reason not in REASONS_IN_DATA]
+        rejects = {reject.sample_id: reject for reject in (*outcome.rejects, *made.rejects)}
+        failures = [reject for reject in rejects.values() if reject.reason not in REASONS_IN_DATA]
         if len(failures) == len(samples) > FEW:
             names = first_and_others([failure.sample_id for failure in failures])
-            return f"every row of a unit failed, {names}: {_reasons(failures)}"
+            return f"every row of a unit failed, {names}: {failures[0].detail}"
         path, *others = part.paths
         files = dict(made.written)
         for other, table in zip(others, made.beside, strict=False):  # others may be in `made.written`
             files[other] = self._store.write_shard(other, table, table.schema, None, part.origin)
         schema = made.schema or schema
-        rejected = _reject_table(product, rejects)
+        reject_rows = [vars(reject) | {"stage": product.stage, "where": None} for reject in rejects.values()]
+        rejected = pa.Table.from_pylist(reject_rows, schema=REJECT)
         files[path] = self._store.write_shard(path, made.table, schema, rejected, part.origin)
-        of_samples = "sample_id" in schema.names
-        count = pc.count_distinct(made.table["sample_id"]).as_py() if of_samples else None
+        count = pc.count_distinct(made.table[_SAMPLE]).as_py() if _SAMPLE in schema.names else None
         return Account(count, rejected.to_pylist(), dict(made.facts), files), made.splits
 
 
-def _reject_table(product: Product, rejects: Sequence[Reject]) -> pa.Table:
-    """The rejects in schema REJECT."""
-    rows = [
-        {"sample_id": r.sample_id, "stage": product.stage, "reason": r.reason, "where": None, "detail": r.detail}
-        for r in rejects
-    ]
-    return pa.Table.from_pylist(rows, schema=REJECT)
+def _leaving_the_model(product: Product) -> Product:
+    """The product of a package, whose `compute` raises ModelAltered if it changes the model."""
+    from closelook.jobs.products.unaltered import left_unaltered
 
+    def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Any:
+        assert product.compute is not None
+        with left_unaltered(opened.view.model, f"product {product.name}"):
+            return product.compute(opened, parts, rows)
 
-def _reasons(failed: Sequence[Reject]) -> str:
-    """The detail that all rejects share; else the count of each reason, with the detail of its first reject."""
-    if len({reject.detail for reject in failed}) == 1:
-        return failed[0].detail
-    counts = Counter(reject.reason for reject in failed)
-    first = {reject.reason: reject.detail for reject in reversed(failed)}
-    return "; ".join(f"{rows} x {reason}, the first: {first[reason]}" for reason, rows in counts.most_common())
+    return replace(product, compute=compute)

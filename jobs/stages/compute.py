@@ -134,10 +134,7 @@ def _is_made(run: Run, node: Node) -> bool:
 
 
 def _undecided(run: Run, stage: str) -> Iterator[Choice]:
-    """Yield the choices among options for which the stage has to wait: `closelook select` has not made them.
-
-    Relevance waits for all choices, curves for those of the methods and tasks that have curves.
-    """
+    """Yield the choices among options for which the stage has to wait: `closelook select` has not made them."""
     settings = run.config.perturb
     for choice in run.plan.undecided:
         artifact = choice.artifact

@@ -80,10 +80,7 @@ def _bucket(root: str, bucket: str, region: str | None) -> Any:
 
 
 def _profile() -> dict[str, str]:
-    """The keys of the profile in AWS's file of credentials, which obstore does not read; {} if the environment has any.
-
-    obstore itself takes those of the environment, of containers and of instances.
-    """
+    """The keys of the profile in AWS's credentials file, which obstore does not read; {} if the environment has any."""
     if "AWS_ACCESS_KEY_ID" in os.environ:
         return {}
     file = Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")).expanduser()

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from closelook.explaining.front import explain
     from closelook.explaining.opening import open_model
     from closelook.jobs.commands.verify import Verification, verify
-    from closelook.jobs.comparing import Comparison, compare
     from closelook.jobs.results import Run, load
     from closelook.lrp_core import Batch, Method, Relevance, UnsupportedMethod, UnsupportedModel, UserError, load_model
     from closelook.methods import METHODS
@@ -31,7 +30,6 @@ except PackageNotFoundError:  # a clone whose `src` is on the path, on a machine
 __all__ = [
     "METHODS",
     "Batch",
-    "Comparison",
     "Explanation",
     "Explanations",
     "Method",
@@ -42,7 +40,6 @@ __all__ = [
     "UnsupportedModel",
     "UserError",
     "Verification",
-    "compare",
     "explain",
     "load",
     "load_model",
@@ -53,7 +50,6 @@ __all__ = [
 _HOMES = {
     "METHODS": "closelook.methods",
     "Batch": "closelook.lrp_core",
-    "Comparison": "closelook.jobs.comparing",
     "Explanation": "closelook.explaining.explanation",
     "Explanations": "closelook.explaining.explanation",
     "Method": "closelook.lrp_core",
@@ -64,7 +60,6 @@ _HOMES = {
     "UnsupportedModel": "closelook.lrp_core",
     "UserError": "closelook.lrp_core",
     "Verification": "closelook.jobs.commands.verify",
-    "compare": "closelook.jobs.comparing",
     "explain": "closelook.explaining.front",
     "load": "closelook.jobs.results",
     "load_model": "closelook.lrp_core",

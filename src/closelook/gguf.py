@@ -68,10 +68,7 @@ def _file_of(model: str, revision: str | None) -> Path | None:
 
 
 def _convert(file: Path, digest: str, folder: Path) -> None:
-    """Write the model and tokenizer of a GGUF file into `folder`, all at once.
-
-    Raises UserError for a file that transformers cannot read, or not whole, and for missing packages.
-    """
+    """Write the model and tokenizer of a GGUF file into `folder`, all at once."""
     if not all(map(find_spec, _PACKAGES)):
         raise UserError(f"{file.name} needs the packages {' and '.join(_PACKAGES)}: pip install 'closelook[gguf]'")
     from transformers import AutoTokenizer, __version__

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import platform
 import re
-import subprocess
 from functools import cache
 from importlib.metadata import PackageNotFoundError, requires, version
-from pathlib import Path
 
 PACKAGES = ("closelook", "torch", "transformers", "accelerate", "ray", "pyarrow", "numpy")
 
@@ -25,18 +23,6 @@ def _version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
-        return None
-
-
-def commit() -> str | None:
-    """The git commit of the running clone, with "-dirty" if files were changed since; None if it is no clone."""
-    folder = Path(__file__).resolve().parents[2]
-    if not (folder / ".git").exists():
-        return None
-    asked = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
-    except (OSError, subprocess.SubprocessError):  # no git, or not this user's checkout
         return None
 
 

@@ -57,8 +57,8 @@ def knocked_out():
     logits = {name: {f"s{at}": 3 - np.cumsum(rng.random(3)) for at in range(9)} for name in NAMES}
     lost = [Ablations.of("gpt2", "sva", (1, 5), logits)]
     methods = some_results().methods
-    figures = ablation_figure(lost, methods, Resampling(50), "zero")
-    tables = [ablation_table(lost, methods, Resampling(50), "zero")]
+    figures = ablation_figure(lost, methods, Resampling(50))
+    tables = [ablation_table(lost, methods, Resampling(50))]
     return Part("Neuron ablation", "neurons.html", figures, tables)
 
 

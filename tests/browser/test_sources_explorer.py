@@ -4,7 +4,7 @@ import pytest
 
 from closelook.evaluation.report.explorers import Explorer, MethodSources
 from closelook.evaluation.report.explorers import answer_entry as entry
-from closelook.evaluation.report.page import Provenance, Site, answers_page
+from closelook.evaluation.report.page import Provenance, Site
 from tests.browser.axe import violations
 from tests.browser.driver import WIDTHS, wait, write_page
 from tests.evaluation.report.test_tables import some_results
@@ -138,16 +138,3 @@ def test_the_page_is_accessible_small_and_fits_its_screen(tab, folder, width):
     assert violations(tab) == []
     assert tab.script("return document.documentElement.scrollWidth <= window.innerWidth")
     assert (folder / "sources.html").stat().st_size < 1e6
-
-
-def test_one_answer_is_a_page_of_its_own(chromium, tmp_path):
-    page = answers_page([next(answers())], "From which sources?", Provenance("answer", "", {"closelook": "1"}))
-    (tmp_path / "answer.html").write_text(page, encoding="utf-8")
-    chromium.resize(*WIDTHS["desk"])
-    chromium.open((tmp_path / "answer.html").as_uri())
-    wait(chromium, "return document.querySelector('#answer .pane') !== null")
-    assert not chromium.script("return document.querySelector('#answer-list').checkVisibility()")
-    chromium.press("ArrowRight")
-    assert colours(chromium) == ["neg", "pos"]
-    assert violations(chromium) == []
-    assert chromium.complaints() == []

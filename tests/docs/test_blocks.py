@@ -22,8 +22,6 @@ RUN = {
         "HALVED = ": f"{EXTEND}a_rule_that_users_choose_is_a_function_and_its_name_in_two_tables",
         "def composites": f"{EXTEND}a_command_is_a_function",
         "class SparsityConfig": f"{EXTEND}a_key_of_the_config_is_a_field_with_its_documentation",
-        "MLPS = Finer": f"{EXTEND}a_finer_relevance_is_a_record_its_field_and_its_reader",
-        "class MlpRelevance": f"{EXTEND}a_finer_relevance_is_a_record_its_field_and_its_reader",
         "def lengths_part": f"{EXTEND}a_part_of_the_report_is_one_module_and_one_line",
         "SPARSITY = versioned": f"{EXTEND}a_product_is_a_module_and_a_line",
         "SPARSITY = Product": f"{EXTEND}a_product_is_a_module_and_a_line",

@@ -1,9 +1,6 @@
 """docs/extend.md: its tables are there, and its examples run as written."""
 
-import os
 import re
-import shutil
-import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -180,36 +177,3 @@ def test_a_key_of_the_config_is_a_field_with_its_documentation(tmp_path, monkeyp
     (key,) = keys(record, "sparsity.")
     assert (key.path, key.takes, key.default) == ("sparsity.share", "number", "0.5")
     assert key.about == "share of a sample's relevance that these tokens hold"
-
-
-ASKED = """
-import torch
-from closelook.lrp_core import METHODS, Batch
-from tests.tiny import ragged_rows, tiny_model
-
-view = tiny_model("llama")  # no biases: what a layer puts out has the relevance of its neurons
-batch = Batch.collate(ragged_rows(view), pad_id=0)
-relevance = METHODS["attnlrp"](view, batch, mlps=True, neurons=True)
-assert relevance.mlps.shape == (len(batch), view.n_layers, batch.input_ids.shape[1])
-assert relevance.mlps.abs().max() > 1e-3
-torch.testing.assert_close(relevance.mlps.sum(-1), relevance.neurons.sum(-1))
-"""
-
-
-def test_a_finer_relevance_is_a_record_its_field_and_its_reader(tmp_path):
-    unused = shutil.ignore_patterns("data", "jobs")
-    for folder in ("lrp_core", "alti", "tests"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=unused)
-    (tmp_path / "src").mkdir()
-    shutil.copytree(ROOT / "src" / "closelook", tmp_path / "src" / "closelook", symlinks=True)
-    paths = os.pathsep.join([str(tmp_path), str(tmp_path / "src")])
-    record, added = BLOCKS["lrp_core/records/finer.py"].split("\n\n")
-    records = tmp_path / "lrp_core/records/finer.py"
-    text = records.read_text().replace("_RECORDS = (", f"{record}\n_RECORDS = (\n    MLPS,")
-    records.write_text(f"{text}    {added}")
-    (tmp_path / "lrp_core/places/mlps.py").write_text(BLOCKS["lrp_core/places/mlps.py"])
-    environment = os.environ | {"PYTHONPATH": paths}
-    completed = subprocess.run(
-        [sys.executable, "-c", ASKED], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert completed.returncode == 0, completed.stderr

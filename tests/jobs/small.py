@@ -120,25 +120,6 @@ def relevance_of(config: RunConfig, store: Store) -> dict[str, pa.Table]:
     return collected
 
 
-def killed_once(worker: type, commit: str) -> type:
-    """A worker whose process is killed once, in the middle of a unit: after its method `commit` ended a first time."""
-
-    class Killed(worker):
-        def __init__(self, store, *arguments):
-            super().__init__(store, *arguments)
-            self._mark = Path(store.root) / "killed"
-
-    def killing(self, *arguments):
-        result = getattr(super(Killed, self), commit)(*arguments)
-        if not self._mark.exists():
-            self._mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-
-    setattr(Killed, commit, killing)
-    return Killed
-
-
 def closelook(*arguments: str, module: str = "closelook", **environment: str) -> subprocess.Popen[str]:
     """The command in a process group of its own.
 

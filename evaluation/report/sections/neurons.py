@@ -87,17 +87,8 @@ class Ablations:
         return compare(self.drops, self.rankings, counts, resampling.within(self.clusters), 1.0)
 
 
-#: Ablated neurons in captions, by the config's name of their value.
-ABLATED = {"zero": "are set to zero", "mean": "are set to their mean over the corpus"}
-
-
-def ablation_figure(
-    ablations: Sequence[Ablations], methods: Methods, resampling: Resampling, value: str
-) -> list[Figure]:
-    """The mean drop against the number of ablated neurons, with intervals: a panel for each task and model.
-
-    `value` is the config's name of the value of ablated neurons, a key of ABLATED.
-    """
+def ablation_figure(ablations: Sequence[Ablations], methods: Methods, resampling: Resampling) -> list[Figure]:
+    """The mean drop against the number of ablated neurons, with intervals: a panel for each task and model."""
     curves = []
     for ablation in ablations:
         compared, panel = ablation.compared(resampling), f"{ablation.task} · {ablation.model}"
@@ -110,7 +101,7 @@ def ablation_figure(
     ticks = {"xscale": scale, "xticks": counts, "xticklabels": list(map(str, counts))}
     panels = curve_panels(curves, methods, RANDOM, ticks, marker="o", markersize=3)
     caption = (
-        f"The drop of the explained number when the first neurons of a ranking {ABLATED[value]} at all positions. "
+        "The drop of the explained number when the first neurons of a ranking are set to zero at all positions. "
         "Random neurons are drawn anew for each sample; activation ranks neurons by their largest activation over "
         "positions. Bands are 95 % intervals over samples."
     )
@@ -118,13 +109,10 @@ def ablation_figure(
     return Plot("knockouts", "Neuron ablation", caption, axes, tabled=True).figures(panels, methods)
 
 
-def ablation_table(ablations: Sequence[Ablations], methods: Methods, resampling: Resampling, value: str) -> Table:
-    """The mean drop at each number of ablated neurons, tested against random neurons: a row for each ranking.
-
-    `value` as in :func:`ablation_figure`.
-    """
+def ablation_table(ablations: Sequence[Ablations], methods: Methods, resampling: Resampling) -> Table:
+    """The mean drop at each number of ablated neurons, tested against random neurons: a row for each ranking."""
     caption = (
-        f"The drop of the explained number when the first n neurons {ABLATED[value]}, with 95 % intervals. p is of the "
+        "The drop of the explained number when the first n neurons are set to zero, with 95 % intervals. p is of the "
         "difference from random neurons (paired sign flips, adjusted for all pairs of rankings). "
         f"{BOLD} {UNSEEN}"
     )

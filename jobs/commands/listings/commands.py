@@ -30,16 +30,17 @@ def tasks() -> None:
 
 @command(RECORDS, "models")
 def models(
-    every: Annotated[bool, typer.Option("--all", help="Check every architecture again and write the list.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Check every architecture again.")] = False,
 ) -> None:
     """List the kinds and families of models, which methods apply to them, and the architectures that rules explain."""
     from closelook.jobs.commands.listings import architectures
     from closelook.jobs.commands.listings.records import show_models
 
     if every:
-        return architectures.check()
-    show_models()
-    architectures.show()
+        architectures.check()
+    else:
+        show_models()
+        architectures.show()
 
 
 File = Annotated[Path, typer.Argument(help="The config to write: FILE.yaml.")]

@@ -1,4 +1,4 @@
-"""`closelook config`: prints the effective configuration, or explains keys; also writes the table of docs/config.md."""
+"""`closelook config`: prints the effective configuration, or explains keys."""
 
 from __future__ import annotations
 
@@ -11,17 +11,11 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from closelook.jobs.commands.listings.documents import DOCS, markdown, rewrite
 from closelook.jobs.config import MethodConfig, RunConfig
 from closelook.jobs.config.base import section_in
 from closelook.lrp_core.records.types import UserError, nearest
 from closelook.terminal import say, say_table
 
-PAGE = DOCS / "config.md"
-START, END = "<!-- keys -->", "<!-- end of keys -->"
-#: Sections whose keys the page lists one by one; of the others it has the section alone.
-_ON_PAGE = ("tasks", "models")
-_HEADINGS = ("key", "takes", "default", "what it is")
 _IN_YAML = {Any: "anything", str: "text", bool: "true or false", int: "whole number", float: "number"}
 
 
@@ -72,10 +66,7 @@ def _takes(annotation: Any) -> str:
 
 
 def _default(field: FieldInfo) -> str:
-    """The default of a field as YAML; "required" if there is none, "as below" for a section.
-
-    A default that depends on other keys stands in words in the field's `json_schema_extra`.
-    """
+    """The default of a field as YAML; "required" if there is none, "as below" for a section."""
     if isinstance(field.json_schema_extra, dict):
         return str(field.json_schema_extra["default"])
     if field.is_required():
@@ -102,20 +93,4 @@ def show_keys(word: str) -> None:
         near = nearest(word, [*names, *(name.rpartition(".")[2] for name in names)])
         advice = near if "mean" in near else ": `closelook config --keys ''` lists all"
         raise UserError(f"no key has {word!r} in its name{advice}")
-    say_table(_HEADINGS, shown)
-
-
-def page_table() -> str:
-    """The table of docs/config.md."""
-    rows = []
-    for key in keys():
-        section, inside, _ = key.path.partition(".")
-        if inside and not section.startswith(_ON_PAGE):
-            continue
-        default = f"`{key.default}`" if key.default else ""
-        rows.append((f"`{key.path}`", key.takes, default, key.about))
-    return markdown(_HEADINGS, rows)
-
-
-if __name__ == "__main__":
-    rewrite(PAGE, page_table(), START, END)
+    say_table(("key", "takes", "default", "what it is"), shown)

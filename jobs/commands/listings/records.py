@@ -1,14 +1,10 @@
-"""`closelook methods`, `tasks` and `models`: lists records on the screen, and methods in docs/methods.md, too.
-
-`python -m closelook.jobs.commands.listings.records` writes the table of docs/methods.md.
-"""
+"""`closelook methods`, `tasks` and `models`: lists records on the screen."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from closelook.evaluation.benchmark.sources.own import SAMPLES
-from closelook.jobs.commands.listings.documents import DOCS, markdown, rewrite
 from closelook.jobs.commands.listings.sums import in_words, percent
 from closelook.jobs.config import FINER_KEYS
 from closelook.jobs.methods import METHODS, method
@@ -19,15 +15,9 @@ from closelook.lrp_core.methods.record import Method
 from closelook.lrp_core.records.capabilities import Capability
 from closelook.lrp_core.records.kinds import KINDS, MASKED, Kind
 from closelook.lrp_core.records.option import plain
-from closelook.lrp_core.records.registry import OURS
 from closelook.terminal import say, say_table
 
 TOKENS = 30  # of the sample whose cost is shown
-PAGE = DOCS / "methods.md"
-START, END = (
-    "<!-- methods: written by python -m closelook.jobs.commands.listings.records -->",
-    "<!-- end of methods -->",
-)
 
 
 def show_tasks() -> None:
@@ -100,21 +90,21 @@ def show_methods(name: str | None = None) -> None:
     for record in METHODS.values():
         gives = ", ".join(kind for kind in record.gives if kind in FINER_KEYS)
         needs = ", ".join(need.name for need in record.needs)
-        rows.append((record.name, record.family, gives, needs, percent(record), _cost(record)))
+        rows.append((record.name, record.family, gives, needs, percent(record), cost_of(record)))
     say_table(("method", "family", "also gives", "needs", "sum", "cost"), rows, numbers=("sum", "cost"))
     say("sum: of relevance, in percent of the explained number, as measured on models of the demo; empty: no sum")
     say(f"cost: forward passes for a sample of {TOKENS} tokens; b: plus one backward pass for each explanation")
     say("`closelook methods NAME` describes a method and its options")
 
 
-def _cost(record: Method) -> str:
+def cost_of(record: Method) -> str:
     """The number of forward passes for a sample of TOKENS tokens, with "+ b" for a backward pass per explanation."""
     return f"{record.cost(TOKENS):g}" + (" + b" if record.rules else "")
 
 
-def _needs(needs: Sequence[Capability]) -> str:
+def needs_of(record: Method) -> str:
     """The requirements of a method on a model, in words."""
-    return "; ".join(need.says for need in needs)
+    return "; ".join(need.says for need in record.needs)
 
 
 def _show_one(record: Method) -> None:
@@ -124,7 +114,7 @@ def _show_one(record: Method) -> None:
     facts = {
         "about": record.about,
         "family": record.family,
-        "needs": _needs(record.needs) or "nothing of a model",
+        "needs": needs_of(record) or "nothing of a model",
         "instead": record.instead and f"{record.instead}, where a model lacks that",
         "gives": ", ".join(record.gives),
         "explanations": ", ".join(record.explanations),
@@ -148,20 +138,3 @@ def _show_one(record: Method) -> None:
             say(f"    {plain(value)} needs {need.says}")
     entry = f"{record.name}: {{{', '.join(defaults)}}}" if defaults else record.name
     say(f"  in a config: methods: [{entry}]")
-
-
-def page_table() -> str:
-    """The table of docs/methods.md: closelook's own methods, without those of packages."""
-    rows = []
-    for record in METHODS.values():
-        if METHODS.owner(record.name) != OURS:
-            continue
-        options = ", ".join(f"`{option.name}` ({plain(option.default)})" for option in record.options)
-        needs, cost = _needs(record.needs), _cost(record)
-        rows.append((f"`{record.name}`", record.about, options, needs, cost, percent(record), record.source))
-    headings = ("method", "what it is", "options", "needs", "cost", "sum", "source")
-    return "\n" + markdown(headings, rows) + "\n"
-
-
-if __name__ == "__main__":
-    rewrite(PAGE, page_table(), START, END)

@@ -74,10 +74,7 @@ def garbage(config: RunConfig, store: Store) -> list[Garbage]:
 
 
 def _outdated(run: Run) -> Iterator[tuple[str, str]]:
-    """(reason, path) of files in the places of planned artifacts that the plan does not need, manifests last.
-
-    They belong to artifacts of other keys, or to other cuts into units.
-    """
+    """(reason, path) of files in the places of planned artifacts that the plan does not need, manifests last."""
     ledger, products = run.ledger, {node.artifact: product for product, node in nodes(run)}
     for artifact, product in products.items():
         record = ledger.record(artifact)

@@ -1,8 +1,8 @@
-"""Runs stages and reports what they did, for commands and for `closelook.compare`."""
+"""Runs stages and reports what they did."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import typer
@@ -24,7 +24,7 @@ def run_stages(stages: tuple[str, ...], options: RunOptions, wait_s: float) -> N
     """Run the stages under the root's lock and print a summary of each. Raises typer.Exit(1) if one is not complete."""
     loaded, store = options.load(is_made=stages == ("report",))
     complete, computed = True, 0
-    for summary in summaries(loaded, store, stages, wait_s, say):
+    for summary in summaries(loaded, store, stages, wait_s):
         if summary.stage != END:
             say(f"{summary.stage}: {summary.computed} computed, {summary.skipped} up to date", "bold")
         for line in summary.lines:
@@ -39,40 +39,30 @@ def run_stages(stages: tuple[str, ...], options: RunOptions, wait_s: float) -> N
         say(f"nothing to do: {store.root} holds everything that can be computed now")
 
 
-def summaries(
-    loaded: RunConfig, store: Store, stages: Sequence[str], wait_s: float, tell: Callable[[str], None]
-) -> Iterator[StageSummary]:
+def summaries(loaded: RunConfig, store: Store, stages: Sequence[str], wait_s: float) -> Iterator[StageSummary]:
     """Run the stages under the root's lock and yield the summary of each; the last (END) lists what is not complete.
 
-    `tell` gets messages about how the configuration differs from the one that the root kept. Raises
-    as `jobs.stages.run.run` does, and typer.Exit if the run was stopped.
+    Prints how the configuration differs from the one that the root kept. Raises as `jobs.stages.run.run` does, and
+    typer.Exit if the run was stopped.
     """
     from closelook.jobs.cluster.pools import check_address
     from closelook.jobs.config.kept import keeping
     from closelook.jobs.plan.cells import validate
     from closelook.jobs.stages.record import StageSummary
-    from closelook.jobs.stages.run import not_complete, recorded, run
+    from closelook.jobs.stages.run import not_complete, run
     from closelook.jobs.store.lock import is_asked, run_lock
 
     validate(loaded)
     check_address(loaded)
     store.create()
-    with (
-        run_lock(store, wait_s),
-        stoppable(store),
-        keeping(loaded, store) as changed,
-        recorded(loaded, store, stages) as record,
-    ):
+    with run_lock(store, wait_s), stoppable(store), keeping(loaded, store) as changed:
         if changed:
-            tell(f"the configuration kept in {store.root} changes:")
+            say(f"the configuration kept in {store.root} changes:")
         for difference in changed:
-            tell(f"  {difference}")
+            say(f"  {difference}")
         complete = True
         for summary in run(loaded, store, stages):
             yield summary
-            record(summary)
             complete &= summary.complete
         if complete and not is_asked(store):
-            end = StageSummary(END, failures=tuple(not_complete(loaded, store, stages)))
-            yield end
-            record(end)
+            yield StageSummary(END, failures=tuple(not_complete(loaded, store, stages)))

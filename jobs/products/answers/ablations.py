@@ -101,10 +101,7 @@ def of_units(config: RunConfig, model: ModelConfig) -> dict[str, Method]:
 
 
 def _sizes_of(config: RunConfig, settings: AblationsConfig, model: ModelConfig) -> Sizes:
-    """The number of masks to draw for each sample: to fit, to judge, and for Shapley values.
-
-    The last is 0 unless a method of sources is seeded: that is Kernel SHAP.
-    """
+    """The number of masks to draw for each sample: to fit, to judge, and for Shapley values."""
     wants_sets = any(method.seeded for method in of_units(config, model).values())
     return Sizes(settings.fit, settings.judge, settings.shapley if wants_sets else 0)
 

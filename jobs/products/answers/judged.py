@@ -62,10 +62,7 @@ def entries_of(
 
 
 def _sample(row: Row, record: Row, seed: int) -> Sample:
-    """The sample as claims are judged on it.
-
-    `ties`, a random order of its units, decides between units of equal relevance.
-    """
+    """The sample as claims are judged on it."""
     digest = hashlib.sha256(f"ties:{seed}:{row['sample_id']}".encode()).digest()
     ties = np.random.default_rng(int.from_bytes(digest[:8])).permutation(len(row["unit_spans"]))
     random = {gone: np.array(masks) for gone, masks in zip(record["random_gone"], record["random"], strict=True)}
@@ -97,10 +94,7 @@ def _pooled(node: SourcesNode, row: Row, tokens: np.ndarray) -> np.ndarray:
 
 
 def _with_drops(opened: Opened, row: Row, way: str, sample: Sample, every: Sequence[Claim]) -> Ablated:
-    """The sample's ablations, and in addition those without the units that claims find most relevant.
-
-    These prompts are run here.
-    """
+    """The sample's ablations, and in addition those without the units that claims find most relevant."""
     masks = claims.masks_to_run(sample, every)
     if not len(masks):
         return sample.ablated
@@ -120,10 +114,7 @@ def _parts(
     row: Row,
     sample: Sample,
 ) -> OfSentences:
-    """The relevance of the prompt's units to each sentence of an answer, if the report shows the sample.
-
-    For each part, by explanation: a list with an entry for each sentence, the relevance of the units.
-    """
+    """The relevance of the prompt's units to each sentence of an answer, if the report shows the sample."""
     relevance_by_part: OfSentences = {part: {} for part in nodes}
     of_tokens = {part: node for part, node in nodes.items() if row["sample_id"] in node.shown and node.requests}
     numbers = np.array(row["answer_parts"])

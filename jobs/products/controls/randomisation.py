@@ -40,10 +40,7 @@ def nodes(run: Run) -> Iterator[ControlNode]:
 
 
 def _agreements(explaining: Explaining, nodes: Sequence[ControlNode], rows: Sequence[Row]) -> dict[str, Made]:
-    """By method, how relevance under random models agrees with that under the trained model, sample by sample.
-
-    The last depth, where all weights are random, is also compared with a second wholly random model.
-    """
+    """By method, how relevance under random models agrees with that under the trained model, sample by sample."""
     trained, rejects = explaining.trained(rows)
     other = _wholly_random(explaining, rows)
     entries: dict[str, list[Row]] = {name: [] for name in trained}
@@ -54,10 +51,7 @@ def _agreements(explaining: Explaining, nodes: Sequence[ControlNode], rows: Sequ
 
 
 def _randomised(explaining: Explaining, rows: Sequence[Row], depths: int | None) -> Iterator[tuple[Row, Maps]]:
-    """Yield (columns of the depth, relevance of all methods) for each of so many `depths`; None: all.
-
-    The last depth, where all weights are random, comes first, as `randomised` gives them.
-    """
+    """Yield (columns of the depth, relevance of all methods) for each of so many `depths`; None: all."""
     from closelook.lrp_core.interventions.randomised import depths_of, randomised
 
     view, seed = explaining.opened.view, explaining.opened.options.seed
@@ -104,11 +98,7 @@ def _entries(
     changed: BySample,
     other: BySample | None,
 ) -> Iterator[Row]:
-    """Yield how far a method's relevance under `changed` weights agrees with that of the `trained` model, by sample.
-
-    The rows have the columns of the `depth`. `other` is the relevance under the second random model, for the last
-    depth.
-    """
+    """Yield how far a method's relevance under `changed` weights agrees with that of the `trained` model, by sample."""
     for sample, map_ in trained.items():
         agreed = agreement(map_, changed[sample])
         architecture = None if other is None else agreement(changed[sample], other[sample]).signed

@@ -55,11 +55,7 @@ def short(config: RunConfig, inputs: Inputs) -> np.ndarray:
 
 
 def _nearness(explaining: Explaining, nodes: Sequence[ControlNode], rows: Sequence[Row]) -> dict[str, Made]:
-    """By method, how close relevance comes to exact Shapley values, sample by sample.
-
-    A method that explains neither target nor contrast is compared with the values of the contrast, if all samples have
-    a foil.
-    """
+    """By method, how close relevance comes to exact Shapley values, sample by sample."""
     trained, rejects = explaining.trained(rows)
     contrasts = all(row["foil_id"] is not None for row in rows)
     games = {request: _game(request, contrasts) for request in explaining.requests}
@@ -79,10 +75,7 @@ def _game(request: Request, contrasts: bool) -> str:
 
 
 def _exact(explaining: Explaining, rows: Sequence[Row], game: str) -> dict[str, np.ndarray]:
-    """Exact Shapley values [T] by sample id: kernel_shap with as many samples as there are sets of tokens.
-
-    `game` is the explanation whose number is shared out. Rows without a foil are left out if it needs one.
-    """
+    """Exact Shapley values [T] by sample id: kernel_shap with as many samples as there are sets of tokens."""
     record = METHODS["kernel_shap"].configured(_EXACT, samples=2**MOST)
     request = Request(_EXACT, game, record.embeddings[0])
     rows = [row for row in rows if row["foil_id"] is not None or not needs_foil(game)]

@@ -21,9 +21,10 @@ from closelook.evaluation.schema import CONTEXTS as SCHEMA
 from closelook.jobs.config import RunConfig
 from closelook.jobs.plan.corpus import PRODUCT, Surveyed, check_models, reads_texts, surveyed
 from closelook.jobs.plan.node import ModelPlan, Node, Part, Run
+from closelook.jobs.plan.units import Account
 from closelook.jobs.products.neurons.merged import NOWHERE, UNIT, CorpusReader, Merged, part_name, read, with_keys
 from closelook.jobs.products.record import Made, Opened, Product, Row, Unit
-from closelook.jobs.runner.closing import Reports, model_entry
+from closelook.jobs.runner.closing import model_entry
 from closelook.jobs.store import Artifact, Ledger, Written
 from closelook.lrp_core.records.types import UserError
 
@@ -127,7 +128,7 @@ def combine(opened: Opened, part: Part, values: Sequence[Made]) -> Made:
     return values[0]
 
 
-def close(run: Run, node: ContextsNode, shards: Sequence[str], reports: Reports) -> str | None:
+def close(run: Run, node: ContextsNode, shards: Sequence[str], accounts: Mapping[str, Account]) -> str | None:
     """Merge the parts and write the manifest, once all parts are there.
 
     Returns why it is not written although every part is there: the corpus has changed or is gone.

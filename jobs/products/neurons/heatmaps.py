@@ -21,7 +21,6 @@ from closelook.evaluation.schema import HEATMAPS as SCHEMA
 from closelook.jobs.plan.node import ModelPlan, Node, Part, Run
 from closelook.jobs.products.neurons.contexts import contexts_of, layer_name
 from closelook.jobs.products.record import Made, Opened, Product, Row, Unit
-from closelook.jobs.runner.closing import close
 from closelook.jobs.store import Artifact, Ledger
 from closelook.lrp_core.methods import METHODS
 
@@ -175,6 +174,6 @@ HEATMAPS = Product(
     units=units,
     compute=compute,
     combine=combine,
-    close=partial(close, entries_of=_entries),
+    entries=_entries,
     turns=(1,),
 )

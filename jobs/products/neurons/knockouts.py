@@ -7,24 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from closelook.evaluation.schema import ACTIVATIONS, NEURONS, titled
 from closelook.evaluation.schema import KNOCKOUTS as SCHEMA
+from closelook.evaluation.schema import NEURONS, titled
 from closelook.evaluation.scoring.head_orders import ACTIVATION, RANDOM
 from closelook.jobs.plan.node import ModelPlan, Node, Part, Run
 from closelook.jobs.plan.units import FORWARD_FACTOR, NO_FOIL, NO_RELEVANCE, cut_by_tokens
-from closelook.jobs.products.neurons.contexts import contexts_of
 from closelook.jobs.products.record import Made, Opened, Product, Reject, Row, Unit
-from closelook.jobs.runner.closing import close
-from closelook.jobs.store import Artifact, Ledger
+from closelook.jobs.store import Artifact
 from closelook.lrp_core.records.explained import needs_foil, versions
-from closelook.lrp_core.records.types import UserError
 
 if TYPE_CHECKING:
     from closelook.evaluation.scoring.neuron_ablation import Neurons
@@ -43,27 +39,22 @@ class KnockoutNode(Node):
 
     ranking: str
     neurons: Artifact | None  # the relevance that ranks the neurons; None: the worker makes the ranking
-    means: Artifact | None  # has the means to which ablated neurons are set; None: they are set to zero
     explanation: str
     counts: tuple[int, ...]  # how many neurons are ablated
 
 
 def nodes(run: Run) -> Iterator[KnockoutNode]:
-    """The ablations of every model. Raises as `knockouts_of`."""
+    """The ablations of every model."""
     for model in run.plan.models:
-        yield from knockouts_of(run.config, model, run.ledger)
+        yield from knockouts_of(run.config, model)
 
 
-def knockouts_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Iterator[KnockoutNode]:
-    """A node for every planned cell of neurons that the config names, and, for each task of these, for each of OTHERS.
-
-    Raises UserError if neurons are to be set to their means and the model reads no corpus, and as `contexts_of`.
-    """
+def knockouts_of(config: RunConfig, model: ModelPlan) -> Iterator[KnockoutNode]:
+    """A node for each planned cell of neurons that the config names and, for each task of these, for each of OTHERS."""
     settings = config.neurons.knockout if config.neurons else None
     if settings is None or not settings.takes(model=model.name):
         return
     first_cells: dict[str, tuple[Artifact, str]] = {}
-    means: Artifact | None = None
     for cell in model.cells:
         artifact = cell.artifact
         if artifact.product != "neurons" or not settings.takes(task=artifact.task):
@@ -75,20 +66,12 @@ def knockouts_of(config: RunConfig, model: ModelPlan, ledger: Ledger) -> Iterato
         _, explanation = first_cells.get(artifact.task, (artifact, chosen))  # one for all rankings, which are compared
         if explanation not in known:
             continue
-        if settings.value == "mean" and means is None:
-            contexts = contexts_of(config, model, ledger)  # they also hold mean activations
-            if contexts is None:
-                raise UserError(
-                    f"config key 'neurons.knockout.value': model {model.name} reads no corpus, so its neurons have no "
-                    "mean: leave it out of neurons.knockout.models"
-                )
-            means = contexts.artifact
         first_cells.setdefault(artifact.task, (artifact, explanation))
         if settings.takes(method=artifact.method):
-            yield _node(config, settings, model, artifact, means, explanation)
+            yield _node(config, settings, model, artifact, explanation)
     for artifact, explanation in first_cells.values():
         for ranking in OTHERS:
-            yield _node(config, settings, model, artifact, means, explanation, ranking)
+            yield _node(config, settings, model, artifact, explanation, ranking)
 
 
 def _needs_foil(model: ResolvedModel, explanation: str) -> bool:
@@ -97,13 +80,7 @@ def _needs_foil(model: ResolvedModel, explanation: str) -> bool:
 
 
 def _node(
-    config: RunConfig,
-    settings: KnockoutConfig,
-    model: ModelPlan,
-    cell: Artifact,
-    means: Artifact | None,
-    explanation: str,
-    other: str = "",
+    config: RunConfig, settings: KnockoutConfig, model: ModelPlan, cell: Artifact, explanation: str, other: str = ""
 ) -> KnockoutNode:
     """The node of the ranking by the relevance in `cell` or, for its task and precision, of one of OTHERS."""
     rows, ranking = subset(config, model, cell.task), other or cell.method
@@ -112,8 +89,6 @@ def _node(
         ranked_by: dict[str, Any] = {"neurons": neurons.key}
     else:
         ranked_by = {"ranking": ranking, **model.key_fields(cell, rows.tolist(), config.seed)}
-    if means is not None:
-        ranked_by["means"] = means.key
     return KnockoutNode(
         # `ranking` is a field of the node too, since a method of the run may be named as one of OTHERS
         artifact=Artifact("knockouts", *cell.columns[:3], ranking),
@@ -126,12 +101,11 @@ def _node(
             **ranked_by,
         ),
         samples=len(rows),
-        made_of=tuple(artifact for artifact in (neurons, means) if artifact is not None),
+        made_of=() if neurons is None else (neurons,),
         forwards=explanation,
         model=model,
         ranking=ranking,
         neurons=neurons,
-        means=means,
         explanation=explanation,
         counts=tuple(settings.counts),
     )
@@ -142,32 +116,18 @@ def subset(config: RunConfig, model: ModelPlan, task: str) -> np.ndarray:
     return model.inputs[task].subset(config.finer("neurons")[task], config.seed)
 
 
-class InputPaths(NamedTuple):
-    """Paths of the inputs of a part: the relevance that ranks neurons, and the means to which they are set."""
-
-    relevance: tuple[str, ...] | None  # None: the worker makes the ranking
-    means: tuple[str, ...]  # of a layer each, the lowest first; empty: neurons are set to zero
-
-
 def units(run: Run, nodes: Sequence[KnockoutNode]) -> Iterator[Unit]:
-    """Units of samples whose forward passes have about UNIT_TOKENS tokens for one ranking."""
+    """Units of samples whose forward passes have about UNIT_TOKENS tokens for one ranking.
+
+    The `inputs` of a part are the paths of the relevance that ranks its neurons; None if there is none.
+    """
     first, inputs = nodes[0], nodes[0].inputs
     rows = subset(run.config, first.plan, inputs.task)
     budget = FORWARD_FACTOR * run.token_budget(first)
-    paths = {node: _input_paths(run.ledger, node) for node in nodes}
+    paths = {node: None if node.neurons is None else run.ledger.files(node.neurons) for node in nodes}
     for cut in cut_by_tokens(inputs, rows, inputs.lengths * (1 + len(first.counts)), UNIT_TOKENS):
         parts = tuple(Part(node, cut.name, of_node) for node, of_node in paths.items())
         yield replace(cut, parts=parts, tokens=cut.tokens * len(parts), token_budget=budget)
-
-
-def _input_paths(ledger: Ledger, node: KnockoutNode) -> InputPaths:
-    """The paths of the relevance and of the means that a node reads."""
-    relevance = None if node.neurons is None else tuple(ledger.files(node.neurons))
-    means: tuple[str, ...] = ()
-    if node.means is not None:
-        shards = (ledger.record(node.means) or {})["shards"]
-        means = tuple(f"{node.means.folders[1]}/{shard}" for shard in shards)  # folder 1 of CONTEXTS: activations
-    return InputPaths(relevance, means)
 
 
 def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mapping[Part, Made]:
@@ -179,7 +139,6 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
     from closelook.evaluation.scoring.neuron_ablation import NeuronAblation
     from closelook.jobs.runner.rows import that_fits
 
-    means = _means(opened, parts[0].inputs.means)
     rankings = {part: _rankings(opened, part, rows) for part in parts}
     node: KnockoutNode = parts[0].node
     assert opened.model is not None
@@ -189,7 +148,7 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
     rows = [row for row in rows if row["sample_id"] not in no_foil]
 
     def tables(token_budget: int) -> dict[Part, list[Row]]:
-        knockout = NeuronAblation(opened.view, node.counts, node.explanation, opened.options.seed, token_budget, means)
+        knockout = NeuronAblation(opened.view, node.counts, node.explanation, opened.options.seed, token_budget)
         numbers: dict[Part, list[Row]] = {part: [] for part in parts}
         for row in rows:
             sample = row["sample_id"]
@@ -210,19 +169,6 @@ def compute(opened: Opened, parts: Sequence[Part], rows: Sequence[Row]) -> Mappi
     return {part: replace(values, rejects=(*values.rejects, *no_foil.values())) for part, values in made.items()}
 
 
-def _means(opened: Opened, shards: Sequence[str]) -> list[np.ndarray] | None:
-    """The means [F] of the neurons of each layer, the lowest first, in these shards; None if there are none.
-
-    A mean is NaN for a neuron without finite activations or any token.
-    """
-
-    def read() -> list[np.ndarray]:
-        tables = (opened.store.read(shard, ACTIVATIONS).sort_by("neuron") for shard in shards)
-        return [table["mean"].to_numpy() for table in tables]
-
-    return opened.remembered("means", shards, read) if shards else None
-
-
 def _made(
     numbers: list[Row], part: Part, rows: Sequence[Row], rankings: Mapping[str, Neurons] | None, splits: int
 ) -> Made:
@@ -239,11 +185,11 @@ def _rankings(opened: Opened, part: Part, rows: Sequence[Row]) -> dict[str, Neur
     Samples without relevance are left out. None if no relevance ranks the neurons: then the worker makes the ranking.
     """
     node: KnockoutNode = part.node
-    if part.inputs.relevance is None:
+    if part.inputs is None:
         return None
     names = pa.array([row["sample_id"] for row in rows], pa.string())
     rankings: dict[str, Neurons] = {}
-    for path in part.inputs.relevance:
+    for path in part.inputs:
         table = opened.store.read(path, NEURONS, ["sample_id", "explanation", "layer", "neuron"])
         of_samples = pc.is_in(table["sample_id"], names)
         table = table.filter(pc.and_(of_samples, pc.equal(table["explanation"], node.explanation)))
@@ -254,15 +200,10 @@ def _rankings(opened: Opened, part: Part, rows: Sequence[Row]) -> dict[str, Neur
 
 
 def _conclude(run: Run, node: KnockoutNode, shards: Sequence[str]) -> dict[str, Any]:
-    """Entries of the manifest: the artifacts that were used, and how many samples have finite numbers.
-
-    The other samples are counted as rejects too.
-    """
+    """Entries of the manifest: the relevance that ranked the neurons, and how many samples have finite numbers."""
     numbers = [run.store.read(path, SCHEMA, ["explained"])["explained"].to_pylist() for path in shards]
     finite = [bool(np.isfinite(explained).all()) for part in numbers for explained in part]
-    used = {"neurons": node.neurons, "means": node.means}
-    entries: dict[str, Any] = {name: artifact and artifact.name for name, artifact in used.items()}
-    entries["samples"] = finite.count(True)
+    entries: dict[str, Any] = {"neurons": node.neurons and node.neurons.name, "samples": finite.count(True)}
     if finite.count(False):
         entries["rejects"] = {"not_finite": finite.count(False)}
     return entries
@@ -276,6 +217,6 @@ KNOCKOUTS = Product(
     schema=lambda dtype: SCHEMA,
     units=units,
     compute=compute,
-    close=partial(close, conclusion=_conclude),
+    conclude=_conclude,
     turns=(1,),
 )

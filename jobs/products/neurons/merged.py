@@ -16,7 +16,7 @@ from closelook.jobs.products.record import Opened, Row
 from closelook.jobs.tasks import sources
 
 if TYPE_CHECKING:
-    from closelook.jobs.plan.units import Task
+    from closelook.jobs.plan.units import Unit
     from closelook.lrp_core import ModelView
     from closelook.lrp_core.neurons.activity import Activity
 
@@ -37,16 +37,16 @@ class CorpusReader:
     corpus: Corpus
     characters: int  # of a unit
 
-    def __call__(self, tasks: Sequence[Task]) -> Iterator[Task]:
-        """Yield the tasks with the texts of their units as rows."""
+    def __call__(self, every: Sequence[Unit]) -> Iterator[Unit]:
+        """Yield the units with their texts as rows."""
         sources()  # enters sources of installed packages in the table
-        by_unit = {task.parts[0].shard: task for task in tasks}
+        by_name = {unit.name: unit for unit in every}
         for number, entries in enumerate(units(self.corpus, self.characters)):
-            task = by_unit.get(part_name(number))
-            if task is not None:
+            unit = by_name.get(part_name(number))
+            if unit is not None:
                 characters = sum(len(entry.text) for entry in entries)
-                rows = tuple({"sample_id": entry.where, "entry": entry} for entry in entries)
-                yield replace(task, rows=rows, size=len(rows), tokens=characters // _CHARACTERS_A_TOKEN)
+                rows = [{"sample_id": entry.where, "entry": entry} for entry in entries]
+                yield replace(unit, rows=rows, size=len(rows), tokens=characters // _CHARACTERS_A_TOKEN)
 
 
 def read(opened: Opened, rows: Sequence[Row], length: int, top: int, token_budget: int) -> tuple[pa.Table, pa.Table]:

@@ -90,10 +90,7 @@ def _run(config: RunConfig, store: Store, work: dict[str, TaskWork]) -> dict[str
 
 
 def _stream(config: RunConfig, store: Store, work: dict[str, TaskWork]) -> Iterator[Tally]:
-    """Yield the reports of all parts, made by a Ray Data pipeline.
-
-    The driver's node reads the sources, where their files are, and workers commit the parts.
-    """
+    """Yield the reports of all parts, made by a Ray Data pipeline."""
     connect(config)
     import ray.data
 

@@ -288,10 +288,7 @@ class PartWorker:
         return self._annotators[evidence]
 
     def _tokenizer(self, reader: Reader) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase | None]:
-        """The tokenizer of a reader, and that of answers if it is another; else None.
-
-        Raises RuntimeError if this machine has another tokenizer than the driver.
-        """
+        """The tokenizer of a reader, and that of answers if it is another; else None."""
         if reader.key not in self._tokenizers:
             tokenizer, writer = load_tokenizer(reader.model), decoder_tokenizer_of(reader.model)
             key = tokenizers_key(tokenizer, writer)

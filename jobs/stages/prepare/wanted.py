@@ -77,7 +77,7 @@ def work_of(config: RunConfig, ledger: Ledger, task: str, readers: list[Reader],
     evidence = _evidence(config, task)
     record = ledger.latest(samples_of(task))
     entered = None if all_reached or record is None else record.get("wanted")
-    required = required_of(config, task, readers, _labels_in(entered))
+    required = required_of(config, task, readers, entered["labels"] if entered else ())
     survey = _survey(origin_of(config, task), record, known.parts, required)
     parts = -(-(survey.drawn + survey.rejected) // config.shard_rows)
     numbers = {
@@ -122,11 +122,6 @@ def required_of(config: RunConfig, task: str, readers: list[Reader], labels_befo
     return Wanted(output, tuple(dict.fromkeys([*names, *labels_before])), numbered, settings.evidence)
 
 
-def _labels_in(entered: dict[str, Any] | None) -> Sequence[str]:
-    """The labels in a manifest's entry of demands."""
-    return () if entered is None else entered["labels"]
-
-
 def origin_of(config: RunConfig, task: str) -> Origin:
     """The origin of a task's samples, as the config names it."""
     shared = {"source", "path", "hub", "revision", "sha256", "limit", "balance", "columns"}
@@ -152,10 +147,7 @@ def listed(required: Wanted | None) -> dict[str, Any] | None:
 
 
 def _evidence(config: RunConfig, task: str) -> Evidence | None:
-    """The annotator that finds a task's evidence; None if the task has no evidence, or if its source brings it.
-
-    Raises UserError if the spaCy pipeline that the task names is not installed.
-    """
+    """The annotator that finds a task's evidence; None if the task has no evidence, or if its source brings it."""
     settings, kind = config.tasks[task], config.task(task).evidence
     if kind is None or kind == "source" or SOURCES[settings.source].brings_evidence:
         return None

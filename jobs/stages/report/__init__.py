@@ -15,7 +15,7 @@ from closelook.evaluation.report.page import Provenance, Site
 from closelook.evaluation.report.results import Results
 from closelook.evaluation.report.sections.costs import explicit_against_modified
 from closelook.evaluation.report.sections.tables import glance_figure, score_tables
-from closelook.evaluation.report.table import DONE, Table
+from closelook.evaluation.report.table import DONE
 from closelook.evaluation.schema import SchemaMismatch
 from closelook.jobs.bench.storage import measured_by
 from closelook.jobs.config import RunConfig
@@ -59,7 +59,8 @@ def write_report(config: RunConfig, plan: Plan, store: Store) -> StageSummary:
     results = results_of(run)
     reported = Reported(run, results)
     shown_boards = boards(results, reported.other_numbers)
-    tables = all_tables(store, results)
+    *tables, last = score_tables(results)
+    tables += [*explicit_against_modified(measured_by("lrp", store), METHODS), last]  # table 8, where it was measured
     added = [product.report(run) for product in of_packages() if product.report is not None]
     telling: list[Entry] = []
     of_samples = sample_explorer(noting(samples.entries(run, results), telling))
@@ -112,12 +113,6 @@ def provenance(run: Run) -> Provenance:
     settings = yaml.safe_dump(run.settings, sort_keys=False, allow_unicode=True)
     models = [(model.name, model.resolved.identity) for model in run.plan.models]
     return Provenance(run.config.name, settings, listed, sorted(data.items()), models)
-
-
-def all_tables(store: Store, results: Results) -> list[Table]:
-    """The tables in the order of the paper. Table 8 is one of them where it was measured into the store."""
-    *tables, last = score_tables(results)
-    return [*tables, *explicit_against_modified(measured_by("lrp", store), METHODS), last]
 
 
 def _summary(run: Run, results: Results) -> str:

@@ -1,13 +1,10 @@
-"""The answers of a run with the relevance of their sources: for the report's explorer, as a table, or in a notebook."""
+"""The answers of a run with the relevance of their sources, for the report's explorer."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,24 +13,18 @@ import pyarrow.compute as pc
 from closelook.evaluation.ablations.means import Variant
 from closelook.evaluation.report.explorers import MethodSources, answer_entry
 from closelook.evaluation.report.leaves import Entry
-from closelook.evaluation.report.page import Provenance, answers_page
 from closelook.evaluation.report.results import Methods, rank
 from closelook.evaluation.report.sections.sources import named
 from closelook.evaluation.schema import ANSWER_VIEW, SOURCES
-from closelook.jobs.config import RunConfig, configured
-from closelook.jobs.plan.cells import make_plan
 from closelook.jobs.plan.node import Run
 from closelook.jobs.products.answers import sources
 from closelook.jobs.products.answers.ablations import SourcesNode
 from closelook.jobs.stages.report.samples import rows_by_id
-from closelook.jobs.store import Ledger, Store
-from closelook.versions import versions
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 _COLUMNS = ("sample_id", "model", "task", "way", "sentence", "method", "source", "relevance", "text")
-_PIXELS = 640  # the height of the explorer in a notebook
 Row = Mapping[str, Any]
 Claims = dict[tuple[str, str], list[tuple[Variant, Row]]]  # by (sample id, way of removal)
 
@@ -48,10 +39,7 @@ def answer_entries(run: Run, methods: Methods) -> Iterator[Entry]:
 
 
 def _entries(run: Run, nodes: Sequence[SourcesNode], methods: Methods) -> Iterator[Entry]:
-    """The entries of one model's answers to one task, for each shown answer and way of removal.
-
-    `nodes` are those of that model and task, one for each method.
-    """
+    """The entries of one model's answers to one task, for each shown answer and way of removal."""
     model = nodes[0].plan
     artifact = nodes[0].artifact
     shown = sorted(nodes[0].shown)
@@ -81,10 +69,7 @@ def _entries(run: Run, nodes: Sequence[SourcesNode], methods: Methods) -> Iterat
 
 
 def _claims(run: Run, nodes: Sequence[SourcesNode], shown: Sequence[str]) -> Claims:
-    """The methods' relevance of sources by (sample id, way of removal).
-
-    Left out are rows of smaller budgets, and screened ones, which have no drops.
-    """
+    """The methods' relevance of sources by (sample id, way of removal)."""
     claims: Claims = defaultdict(list)
     for node in nodes:
         table = run.ledger.read(node.artifact, SOURCES)
@@ -94,58 +79,3 @@ def _claims(run: Run, nodes: Sequence[SourcesNode], shown: Sequence[str]) -> Cla
                 variant = Variant(node.artifact.method, row["explanation"])
                 claims[row["sample_id"], row["way"]].append((variant, row))
     return claims
-
-
-def answers_of(config: RunConfig, store: Store) -> Answers:
-    """The answers that the report of a run shows, `ablations.shown` of each task and model, of complete artifacts."""
-    run = Run(config, make_plan(config, store), Ledger(store))
-    return Answers(list(answer_entries(run, configured(config))), store.root)
-
-
-@dataclass(frozen=True)
-class Answers:
-    """Answers of a run under `root`; `entries` hold prompt, sources, sentences, and relevance by method."""
-
-    entries: list[Entry]
-    root: str
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """One row for each sentence of an answer, method and source: the relevance of the source for the sentence.
-
-        Where a method explains only the answer as a whole, there is one row for each source, with the whole answer.
-        """
-        for entry in self.entries:
-            facts = {name: entry[name] for name in _COLUMNS[:4]}
-            for method in entry["rows"]:
-                for (start, end), values in sentences_of(entry, method):
-                    of_sentence = facts | {"sentence": entry["answer"][start:end], "method": method["label"]}
-                    for source, ((low, high), value) in enumerate(zip(entry["units"], values, strict=True), start=1):
-                        text = entry["prompt"][low:high]
-                        yield {**of_sentence, "source": source, "relevance": value, "text": text}
-
-    def to_frame(self) -> pd.DataFrame:
-        """The rows of `rows` as a pandas frame."""
-        import pandas as pd
-
-        return pd.DataFrame(list(self.rows()), columns=list(_COLUMNS))
-
-    @cached_property
-    def page(self) -> str:
-        """The report's explorer of answers as an HTML page of its own."""
-        return answers_page(self.entries, "Sources of answers", Provenance(self.root, "", versions()))
-
-    def __repr__(self) -> str:
-        return f"<Answers: {len(self.entries)} of {self.root}>"
-
-    def _repr_html_(self) -> str:
-        return f'<iframe srcdoc="{escape(self.page)}" style="width:100%;height:{_PIXELS}px;border:0"></iframe>'
-
-
-def sentences_of(entry: Entry, method: Mapping[str, Any]) -> list[tuple[tuple[int, int], list[float]]]:
-    """((start, end), relevance of every source) of each sentence of an answer; of all of it if there are no sentences.
-
-    (start, end) are the characters of the sentence in `entry["answer"]`.
-    """
-    if not method["parts"]:
-        return [((0, len(entry["answer"])), method["whole"])]
-    return [((start, end), part) for (start, end), part in zip(entry["sentences"], method["parts"], strict=True)]

@@ -128,10 +128,7 @@ def _examples(
 
 
 def _relevance(run: Run, results: Results, model: ModelPlan) -> tuple[str, dict[tuple[int, int, int], list[float]]]:
-    """The label of the method that explains max-activating examples, and its relevance of tokens.
-
-    Relevance is by (layer, neuron, rank). ("", {}) if it is not computed.
-    """
+    """The label of the method that explains max-activating examples, and its relevance of tokens."""
     node = heatmaps_of(run.config, model, run.ledger)
     if node is None or not run.ledger.is_done(node.artifact):
         return "", {}

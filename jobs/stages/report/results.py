@@ -128,10 +128,7 @@ def _path(cell_key: CellKey, folder: int) -> str:
 
 
 def _scores_of_chance(store: Store, results: Results) -> Iterator[tuple[tuple[CellKey, Variant, str], Score]]:
-    """Yield the mean scores by chance, which replace those of random relevance as it was drawn.
-
-    They cover the same samples and variants.
-    """
+    """Yield the mean scores by chance, which replace those of random relevance as it was drawn."""
     drawn = [key for key in results.scores if key[0].method == results.baseline and key[0][:2] in results.floors]
     for cell_key, variant in {(cell_key, variant): None for cell_key, variant, metric in drawn if metric in METRICS}:
         samples = samples_of_variant(store, results, cell_key, variant)
@@ -253,10 +250,7 @@ def _dtypes(run: Run) -> dict[tuple[str, str], tuple[str, ...]]:
 
 
 def _unplanned(run: Run) -> dict[CellKey, str]:
-    """The cells that have no place in the plan, all missing.
-
-    Their models are out of reach, their tasks not prepared, or their options not chosen.
-    """
+    """The cells that have no place in the plan, all missing."""
     plan = run.plan
     lost = {(name, task) for name in plan.failures for task in of_tokens(run.config)} | set(plan.unprepared)
     undefined, cell_keys = set(plan.undefined), [cell_key_of(choice.artifact) for choice in plan.undecided]

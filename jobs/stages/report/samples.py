@@ -102,11 +102,7 @@ def _facts(sample: Row, view: Row, first: Row, model: ModelPlan, tokenizer: Any)
 def _entry(
     tokenizer: Any, writer: Any, model: ModelPlan, sample: Row, view: Row, lines: list[Line], facts: dict[str, Any]
 ) -> Entry:
-    """The explorer's entry of one sample.
-
-    `writer` is the tokenizer of decoder tokens. For an image the tokens are patches, and the entry has the picture,
-    with an overlay for each line.
-    """
+    """The explorer's entry of one sample."""
     images, answer = model.resolved.preprocessing, view["decoder_input_ids"]
     names = pieces(tokenizer, view["input_ids"]) if images is None else patch_names(images)
     masks = (view["evidence_mask"], view["special_mask"], view["scope_mask"])
@@ -163,10 +159,7 @@ def choose(scored: Iterable[pa.Table], count: int, first: Collection[str] = ()) 
 
 
 def _shown(sample: Row, view: Row, tokenizer: Any) -> dict[str, Any]:
-    """The facts of a sample that predicts a token: its text, the slot of the target, target and foil.
-
-    A text without a slot is shown as the model read it, followed by the next token.
-    """
+    """The facts of a sample that predicts a token: its text, the slot of the target, target and foil."""
     known = {key: sample[key] for key in ("sample_id", "text", "slot", "target", "foil")}
     if sample["slot"] is not None:
         return known
@@ -198,10 +191,7 @@ def rows_by_id(store: Store, paths: Iterable[str], schema: pa.Schema, chosen: li
 
 
 def _relevance(ledger: Ledger, cell: Artifact, chosen: list[str]) -> pa.Table:
-    """The relevance of the chosen samples, with full embeddings or without the choice.
-
-    One shard at a time is in memory.
-    """
+    """The relevance of the chosen samples, with full embeddings or without the choice."""
     shards = [_of(ledger.store.read(shard, RELEVANCE), chosen) for shard in ledger.files(cell)]
     table = pa.concat_tables(shards) if shards else RELEVANCE.empty_table()
     return table.filter(pc.not_equal(table["embedding"], "partial"))

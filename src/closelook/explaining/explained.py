@@ -246,10 +246,7 @@ def _batches(waiting: Sequence[_Read]) -> Iterator[Sequence[_Read]]:
 
 
 def _explain_batch(batch: Sequence[_Read], opened: Opened, methods: Sequence[Method]) -> Iterator[tuple[int, Outcome]]:
-    """Yield (key, outcome) of the questions of a batch. If one cannot be explained, each is tried alone.
-
-    If memory does not suffice, the batch is halved.
-    """
+    """Yield (key, outcome) of the questions of a batch."""
     parts: list[Sequence[_Read]] = []
     try:
         explanation = batch[0].asked.question.explanation

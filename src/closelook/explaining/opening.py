@@ -315,10 +315,10 @@ def _preprocessing(opened: Opened, location: str, processor: Any) -> Preprocessi
     return Preprocessing.of(settings, opened.view.config.to_dict())
 
 
-def _short(value: Any, most: int = 60) -> str:
-    """A value for an error message, in one line; only its type if it is longer than `most` characters."""
+def _short(value: Any) -> str:
+    """A value for an error message, in one line; only its type if it is longer than 60 characters."""
     text = " ".join(repr(value).split())
-    return text if len(text) <= most else f"a {type(value).__name__}"
+    return text if len(text) <= 60 else f"a {type(value).__name__}"
 
 
 def name_in_memory(view: ModelView) -> str:

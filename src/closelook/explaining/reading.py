@@ -141,10 +141,7 @@ def _mask_position(encoding: Encoding, item: Input, opened: Opened) -> int:
 
 
 def _part_names(encoding: Encoding, item: Input, opened: Opened) -> list[str]:
-    """The name of the part that each token belongs to: the message of a chat, PROMPT for a text, or TEMPLATE.
-
-    A token with characters of two parts belongs to the part that has more of them.
-    """
+    """The name of the part that each token belongs to: the message of a chat, PROMPT for a text, or TEMPLATE."""
     if item.parts is None:
         return [TEMPLATE if special else PROMPT for special in encoding.special]
     parts = [part for part in item.parts if part.start < part.end]
@@ -205,10 +202,7 @@ def _check_text(encoding: Encoding, reason: str) -> None:
 
 
 def _token_id(word: WordLike, name: str, item: Input, opened: Opened) -> int | None:
-    """The id of `word`, the target or foil by `name`: a token id, or a word after the text (or the decoder's prefix).
-
-    None if it is None. Raises UserError for a word of several tokens.
-    """
+    """The id of `word`, target or foil by `name`: a token id, or a word after the text (or the decoder's prefix)."""
     if isinstance(word, int):
         return _known_token(word, name, opened)
     if word is None:
@@ -349,10 +343,7 @@ def _check_apart(target_id: int | None, foil_id: int | None) -> None:
 
 
 def _of_sample(item: Input, question: Word, opened: Opened) -> View:
-    """The view of a text with a word as its target, made as a task's sample is.
-
-    Samples need evidence, which a question does not have: the first word of the text takes its place.
-    """
+    """The view of a text with a word as its target, made as a task's sample is."""
     before = item.before
     foil = None if question.foil is None else str(question.foil)
     try:

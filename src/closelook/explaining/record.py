@@ -72,10 +72,7 @@ def shares(explained: Explained, method: Method) -> list[Share]:
 
 
 def _of_no_token(relevance: Relevance) -> dict[str, float]:
-    """The relevance that no token has, by what keeps it: REASONS inside blocks where they are known, and REST.
-
-    Empty for methods that promise no sum.
-    """
+    """The relevance that no token has, by what keeps it: REASONS inside blocks where they are known, and REST."""
     if relevance.residual is None:
         return {}
     kept: dict[str, float] = {}

@@ -27,10 +27,7 @@ def show_all(explained: Sequence[Explained], dtype: str, by_word: bool = False) 
 
 
 def _show(explained: Explained, dtype: str, by_word: bool) -> None:
-    """Print the explained prediction, then one line for each method: tokens in colours, or with numbers.
-
-    For a span of an answer, the shares of the parts of the input stand above.
-    """
+    """Print the explained prediction, then one line for each method: tokens in colours, or with numbers."""
     of_methods = lines_of(explained, by_word)
     say(f"{explained.model}: why {explained.why} ({_number(explained)}){explained.note}")
     width = max(len(line.label) for line in of_methods.lines)

@@ -14,7 +14,7 @@ def test_knock_outs_count_and_compare_the_samples_that_all_rankings_have():
     logits["random"]["s07"][2] = np.nan
     logits["void"] = {}
     logits["overflown"] = {f"s{at:02d}": np.full(3, np.nan) for at in range(12)}
-    table = ablation_table([Ablations.of("gpt2", "sva", (1, 5), logits)], {}, Resampling(50), "zero")
+    table = ablation_table([Ablations.of("gpt2", "sva", (1, 5), logits)], {}, Resampling(50))
     used = [name for name in logits["activation"] if name not in ("s04", "s07")]
     for row, ranking in zip(table.rows, ("lrp", "random", "activation"), strict=False):
         for at, cell in enumerate(row.cells, start=1):

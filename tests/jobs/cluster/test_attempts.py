@@ -61,7 +61,7 @@ def test_a_batch_without_rows_that_ended_processes_fails_its_node(tmp_path):
     """As that of scores: there is no row to blame, and nothing that was computed."""
     store = Store(str(tmp_path))
     for _ in range(2):  # processes that died of it
-        Attempts(store, "scores.unit", 2, "run").begin("batch 0|lrp")
+        Attempts(store, "scores.unit", 2, "run").begin()
     attempts = Attempts(store, "scores.unit", 2, "run")
     attempts.begin()
     part = part_of("lrp")

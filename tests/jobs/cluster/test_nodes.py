@@ -50,15 +50,6 @@ class Slow(Worker):
         return super().__call__(table)
 
 
-class Hurried(Worker):
-    """Model `grows` takes two seconds for a unit, and two units at once, until there is a file `hurry`."""
-
-    def __call__(self, table):
-        is_slow = self._model.config.name == "grows" and not (Path(self._store.root).parent / "hurry").exists()
-        time.sleep(2 if is_slow else 0)
-        return super().__call__(table)
-
-
 @pytest.mark.ray
 def test_a_run_outlives_a_node_that_is_removed(cluster, expected, tmp_path, model, monkeypatch):
     import ray

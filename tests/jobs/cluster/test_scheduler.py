@@ -68,13 +68,10 @@ def do(cluster, tmp_path):
     return run
 
 
-@pytest.mark.parametrize(
-    ("workers", "settings", "most"),
-    [([2, 2], {}, 1), ([1, 1], {}, 2), ([1, 1], {"ray": {"max_models": 1}}, 1)],
-)
-def test_models_run_at_once_where_they_fit_and_else_in_their_order(workers, settings, most, do, cluster):
+@pytest.mark.parametrize(("workers", "most"), [([2, 2], 1), ([1, 1], 2)])
+def test_models_run_at_once_where_they_fit_and_else_in_their_order(workers, most, do, cluster):
     cluster.expected = most
-    assert do(*((name, workers, [{}, {}]) for name in "cab"), **settings) == []
+    assert do(*((name, workers, [{}, {}]) for name in "cab")) == []
     begun = [name for name, _ in cluster.begun]
     assert sorted(begun[:most]) == sorted("cab"[:most]), "threads that start together begin in any order"
     assert begun[most:] == [*"cab"[most:]]

@@ -8,8 +8,7 @@ import sys
 import pytest
 import yaml
 
-from closelook.jobs.commands.listings.config import END, PAGE, START, keys, page_table
-from closelook.jobs.commands.listings.documents import rewritten
+from closelook.jobs.commands.listings.config import keys
 from closelook.jobs.config import RunConfig
 from closelook.jobs.methods import METHODS
 from closelook.jobs.store import Store
@@ -26,11 +25,6 @@ def test_the_version_is_that_of_the_package(closelook):
     assert code == 0
     assert out.splitlines()[0] == f"closelook {version('closelook')}"
     assert any(line.startswith("torch ") for line in out.splitlines())
-
-
-def test_the_page_of_keys_is_what_the_records_say():
-    text = PAGE.read_text(encoding="utf-8")
-    assert rewritten(text, page_table(), START, END) == text, "run `python -m closelook.jobs.commands.listings.config`"
 
 
 def test_every_key_is_explained_and_every_key_of_a_config_is_a_key():

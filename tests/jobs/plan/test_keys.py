@@ -27,13 +27,13 @@ RUN = {
     "select": {"samples": 4},
     "bench": {"task": "sva", "samples": 5},
 }
-KNOCKOUT = {"value": "mean", "counts": [1, 3]}
+KNOCKOUT = {"counts": [1, 3]}
 OF_NEURONS = {"heatmaps", "knockouts attnlrp"}
 CONTROLS_OF_ATTNLRP = {"randomisation attnlrp", "shapley attnlrp"}
 OF_ATTNLRP = {"heads", "neurons", "scores attnlrp", "pruning attnlrp", "curves attnlrp", *OF_NEURONS}
 OF_RANDOM = {"layers", "layer_scores", "scores random", "curves random"}
 OF_ANSWERS = {"ablations", "sources"}  # of tasks that explain whole answers
-OF_CONTEXTS = {"heatmaps", "knockouts"}
+OF_CONTEXTS = {"heatmaps"}
 UNTRIED = {"benchmark", "views", "report", "labels", *OF_ANSWERS}
 OF_SAMPLES = set(PRODUCTS) - {"contexts", *UNTRIED}
 
@@ -112,7 +112,6 @@ def test_other_samples_change_the_keys_of_what_depends_on_them(row, names, keys)
         ({"layers": {"sva": 3}}, {"layers", "layer_scores"}),
         ({"tasks": 2}, {"neurons", "heatmaps", "knockouts"}),
         ({"knockout": {**KNOCKOUT, "counts": [2]}}, {"knockouts"}),
-        ({"knockout": {**KNOCKOUT, "value": "zero"}}, {"knockouts"}),
         ({"knockout": {**KNOCKOUT, "explanation": "target"}}, {"knockouts"}),
         ({"file": "other.txt"}, {"contexts", *OF_CONTEXTS}),
         ({"corpus": {"top": 3}}, {"contexts", *OF_CONTEXTS}),

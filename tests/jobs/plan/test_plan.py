@@ -39,7 +39,7 @@ def keys(config, store) -> dict[str, str]:
         {"max_failed_share": 0.5},
         {"name": "another"},
         {"byte_budget": 1000},
-        {"ray": {"max_models": 1}},
+        {"ray": {"no_progress_timeout_s": 60}},
         {"report": {"samples": 9}},
         {"prune": {"random_runs": 2}},
     ],
@@ -53,13 +53,6 @@ def test_a_name_is_no_content(base, model, tmp_path):
     config, store = base
     renamed = config.model_copy(update={"models": (config.models[0].model_copy(update={"name": "other"}),)})
     assert set(keys(renamed, store).values()) == set(keys(config, store).values())
-
-
-def test_other_weights_change_every_key(base, tmp_path):
-    config, store = base
-    other = config_of(tmp_path, save_model(tmp_path / "models" / "gpt2", seed=1))
-    prepared(other, rows_of(10))
-    assert not set(keys(other, store).values()) & set(keys(config, store).values())
 
 
 def test_the_seed_changes_only_random(base, model, tmp_path):
@@ -80,15 +73,6 @@ def test_fewer_explanations_change_the_methods_that_have_them(base, model, tmp_p
     config, store = base
     before, after = keys(config, store), keys(config_of(tmp_path, model, explanations=["target"]), store)
     assert {name.rsplit("/")[-1] for name in before if before[name] != after[name]} == {"attnlrp", "gradient_x_input"}
-
-
-def test_a_new_version_of_a_method_recomputes_it(base, monkeypatch):
-    config, store = base
-    before = keys(config, store)
-    newer = replace(METHODS["attnlrp"], version=99)
-    monkeypatch.setattr(planning, "configured", lambda config: {**configured(config), "attnlrp": newer})
-    after = keys(config, store)
-    assert {name for name in before if before[name] != after[name]} == {"relevance gpt2/sva/float32/attnlrp"}
 
 
 @pytest.mark.parametrize("column", ["input_ids", "target_id", "foil_id", "evidence_mask"])

@@ -2,10 +2,7 @@
 
 import os
 import runpy
-import signal
 import sys
-from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -19,8 +16,6 @@ from closelook.jobs.plan import corpus as plan_corpus
 from closelook.jobs.plan.cells import make_plan
 from closelook.jobs.plan.node import Run
 from closelook.jobs.products.neurons import contexts
-from closelook.jobs.runner import driver
-from closelook.jobs.runner.worker import Worker
 from closelook.jobs.store import Ledger, Store
 from closelook.lrp_core import Batch, UserError, load_model
 from closelook.lrp_core.neurons.near_ties import ROUNDING
@@ -171,33 +166,6 @@ def undisturbed(tmp_path_factory, model):
         patch.setattr(plan_corpus, "UNIT_CHARACTERS", CHARACTERS)
         assert neurons(config, store).complete
     return files_of(store)
-
-
-class Dying(Worker):
-    """Is killed once, when it has written the first of the third unit's two shards."""
-
-    def _commit_part(self, unit, part, outcome):
-        noted = Path(self._store.root) / "died"
-        if part.shard != "part-000002" or noted.exists():
-            return super()._commit_part(unit, part, outcome)
-        noted.touch()
-        whole = Store.write_shard
-
-        def last(*args):
-            whole(*args)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-        with patch.object(Store, "write_shard", last):
-            return super()._commit_part(unit, part, outcome)
-
-
-def test_a_killed_worker_changes_no_byte(undisturbed, tmp_path, model, corpus, small_units, restarted, monkeypatch):
-    monkeypatch.setattr(driver, "Worker", Dying)
-    config = config_for(tmp_path / "root", model, corpus)
-    store = prepared(config, rows_of(2))
-    assert neurons(config, store).complete
-    assert (tmp_path / "root" / "died").exists()
-    assert files_of(store) == undisturbed
 
 
 def held(folder, *arguments):

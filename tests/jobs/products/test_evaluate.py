@@ -45,15 +45,6 @@ def test_every_variant_of_every_cell_is_scored_once(tmp_path):
     assert sum(samples["correct"].to_pylist()) == 9 * 48
 
 
-def test_a_second_evaluation_does_nothing(tmp_path):
-    store, plan = write_store(tmp_path, tasks=("sva",), samples=5)
-    score_plan(CONFIG, plan, store)
-    before = {path: store.modified_s(path) for path in store.files("", recursive=True)}
-    summary = score_plan(CONFIG, plan, store)
-    assert (summary.computed, summary.skipped) == (0, 4)
-    assert before == {path: store.modified_s(path) for path in store.files("", recursive=True)}
-
-
 def test_scores_that_are_written_part_by_part_are_those_of_the_whole(tmp_path, monkeypatch):
     result, groups = [], []
     for rows_at_once in (scoring.ROWS_AT_ONCE, 1):

@@ -93,7 +93,7 @@ def test_a_run_names_knocks_out_and_shows_neurons_of_experts(tmp_path, routed, i
     assert {(entry["layer"], entry["neuron"]): entry["name"] for entry in shown} == named
     assert any(entry["contexts"] for entry in shown)
     rows = {row["sample_id"]: row for row in rows_of(3)}
-    (ranked, *_) = knockouts_of(config, plan.models[0], ledger)
+    (ranked, *_) = knockouts_of(config, plan.models[0])
     for entry in ledger.read(ranked.artifact, KNOCKOUTS).to_pylist():
         (ranking,) = (r for r in stored if (r["sample_id"], r["explanation"]) == (entry["sample_id"], "target"))
         expected = [without(view, rows[entry["sample_id"]], ranking["neuron"][:count]) for count in entry["removed"]]

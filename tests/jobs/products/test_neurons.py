@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from closelook.evaluation.schema import ACTIVATIONS, CONTEXTS, HEATMAPS, KNOCKOUTS, NEURONS, VIEW
+from closelook.evaluation.schema import CONTEXTS, HEATMAPS, KNOCKOUTS, NEURONS, VIEW
 from closelook.evaluation.scoring.head_orders import ACTIVATION, RANDOM
 from closelook.jobs.commands.roots.status import collect
 from closelook.jobs.config import RunConfig
@@ -137,18 +137,15 @@ def maps_of(config, store):
     return Ledger(store).read(cell.artifact, HEATMAPS)
 
 
-def knocked_out(view, row, gone, means=None):
-    """The target's logit with columns of the down projection zeroed; `means` of their neurons go into its bias."""
-    kept = [(block.down.weight.clone(), block.down.bias.clone()) for block in view.blocks]
+def knocked_out(view, row, gone):
+    """The target's logit with columns of the down projection zeroed."""
+    kept = [block.down.weight.clone() for block in view.blocks]
     for layer, neuron in gone:
-        down = view.blocks[layer].down
-        down.bias += (0 if means is None else means[layer, neuron]) * down.weight[neuron]
-        down.weight[neuron] = 0
+        view.blocks[layer].down.weight[neuron] = 0
     batch = Batch.collate([row], 0)
     logit = float(view.logits(batch)[0, 0])
-    for block, (weight, bias) in zip(view.blocks, kept, strict=True):
+    for block, weight in zip(view.blocks, kept, strict=True):
         block.down.weight.copy_(weight)
-        block.down.bias.copy_(bias)
     return logit
 
 
@@ -159,7 +156,7 @@ def test_knock_outs_are_the_models_without_those_neurons_done_once_and_shown(run
     summary = neurons(config, store)
     assert (summary.computed, summary.failures) == (4, ()), "four rankings"
     plan, ledger = make_plan(config, store), Ledger(store)
-    cells = list(knockouts_of(config, plan.models[0], ledger))
+    cells = list(knockouts_of(config, plan.models[0]))
     assert [cell.ranking for cell in cells] == ["attnlrp", "gradient_l1", RANDOM, ACTIVATION]
     view, rows = load_model(model), {row["sample_id"]: row for row in rows_of(8)}
     ranked = {row["sample_id"]: row for row in ledger.read(cells_of(config, store)["attnlrp"], NEURONS).to_pylist()
@@ -194,7 +191,7 @@ def test_knock_outs_of_a_contrast_follow_its_own_ranking(tmp_path, model, inline
         (row["sample_id"], row["explanation"]): list(zip(row["layer"], row["neuron"], strict=True))
         for row in ledger.read(ranked, NEURONS).to_pylist()
     }
-    cell = next(knockouts_of(config, make_plan(config, store).models[0], ledger))
+    cell = next(knockouts_of(config, make_plan(config, store).models[0]))
     for entry in ledger.read(cell.artifact, KNOCKOUTS).to_pylist():
         row, order = rows[entry["sample_id"]], orders[entry["sample_id"], "contrastive"]
         foil = {**row, "target_id": row["foil_id"]}
@@ -212,7 +209,7 @@ def test_knock_outs_of_samples_some_of_which_have_no_foil(tmp_path, model, inlin
         assert attribute(run, store).complete
         assert neurons(run, store).complete
         ledger = Ledger(store)
-        cells = list(knockouts_of(run, make_plan(run, store).models[0], ledger))
+        cells = list(knockouts_of(run, make_plan(run, store).models[0]))
         assert cells
         for cell in cells:
             made, record = ledger.read(cell.artifact, KNOCKOUTS), ledger.record(cell.artifact)
@@ -231,68 +228,13 @@ def test_knock_outs_that_lack_a_unit_are_not_complete_and_the_next_run_computes_
 
     inline.before_unit = lose_one
     assert "RuntimeError: a node died" in neurons(config, store).failures[0]
-    cells = list(knockouts_of(config, make_plan(config, store).models[0], Ledger(store)))
+    cells = list(knockouts_of(config, make_plan(config, store).models[0]))
     assert {Ledger(store).state(cell.artifact) for cell in cells} == {"partial"}
     computed = []
     inline.before_unit = computed.append
     assert neurons(config, store).complete
     assert len(computed) == 5 - 2, "samples but those that are there"
     assert {Ledger(store).state(cell.artifact) for cell in cells} == {"done"}
-
-
-def test_neurons_have_their_mean_over_the_corpus_instead_where_the_config_says_so(tmp_path, model, inline, closelook):
-    """The corpus is read first; the reference has the means in the biases of a model without these neurons."""
-    file = tmp_path / "texts.txt"
-    file.write_text("".join(f"w{n} w{n + 1} w{n + 2}\n" for n in range(4, 28)))
-    knockout = {"counts": COUNTS, "explanation": "target"}
-    settings = {"tasks": {"sva": 3}, "corpus": {"source": "text", "path": str(file)}}
-    config, zero = (
-        config_of(tmp_path / "root", model, methods=["attnlrp"], neurons={**settings, "knockout": knockout | more},
-                  report={"resamples": 50})
-        for more in ({"value": "mean"}, {})
-    )  # fmt: skip
-    store = prepared(config, rows_of(3))
-    assert attribute(config, store).complete
-    summary = neurons(config, store)
-    assert (summary.computed, summary.failures) == (5, ()), "three rankings, a corpus and heat maps"
-    ledger, plan = Ledger(store), make_plan(config, store)
-    (read,), cells = contexts.nodes(Run(config, plan, ledger)), list(knockouts_of(config, plan.models[0], ledger))
-    folder = read.artifact.folders[1]
-    means = {(row["layer"], row["neuron"]): row["mean"] for row in store.read(folder, ACTIVATIONS).to_pylist()}
-    assert max(map(abs, means.values())) > 0.01
-    assert {ledger.record(cell.artifact)["means"] for cell in cells} == {read.artifact.name}
-    view, rows = load_model(model), {row["sample_id"]: row for row in rows_of(3)}
-    (neurons_of,) = cells_of(config, store).values()
-    for cell, ranking in zip(cells, ("attnlrp", RANDOM, ACTIVATION), strict=True):
-        assert cell.ranking == ranking
-        for entry in ledger.read(cell.artifact, KNOCKOUTS).to_pylist():
-            row = rows[entry["sample_id"]]
-            order = ranked_by(ranking, ledger, neurons_of, view, row)
-            expected = [knocked_out(view, row, order[:count], means) for count in entry["removed"]]
-            assert entry["explained"] == pytest.approx(expected, abs=1e-5)
-    assert neurons(config, store).computed == 0
-    assert report(config, store).complete
-    page = store.read_bytes("report/neurons.html").decode()
-    assert "the first neurons of a ranking are set to their mean over the corpus" in page
-    file.write_text("w4 w5\n")
-    other_corpus = make_plan(config, store).models[0]
-    for other in (knockouts_of(zero, plan.models[0], ledger), knockouts_of(config, other_corpus, ledger)):
-        assert {cell.artifact.key for cell in other}.isdisjoint(cell.artifact.key for cell in cells)
-    file_of_config = tmp_path / "config.yaml"
-    file_of_config.write_text(config.model_dump_json())
-    asked = ("neurons", "--config", str(file_of_config), "--set")
-    models = [{"name": name, "id": str(model)} for name in ("gpt2", "reader")]
-    for settings, why in (
-        (["neurons.corpus=null"], "mean activations are taken over a corpus: set `neurons.corpus`"),
-        (
-            [f"models={models}", "--set", "neurons.corpus.models=[reader]"],
-            "model gpt2 reads no corpus, so its neurons have no mean: leave it out of neurons.knockout.models",
-        ),
-    ):
-        code, _, err = closelook(*asked, *settings)
-        assert code == 2
-        assert why in err
-        assert len(err.splitlines()) == 1
 
 
 def ranked_by(ranking, ledger, artifact, view, row):
@@ -400,7 +342,7 @@ def test_every_task_is_knocked_out_in_its_own_precision(tmp_path, model, inline,
     assert neurons(config, store).complete
     assert sorted(opened) == ["float32", "float64"]
     rows = {row["sample_id"]: row for row in rows_of(4)}
-    for cell in knockouts_of(config, make_plan(config, store).models[0], Ledger(store)):
+    for cell in knockouts_of(config, make_plan(config, store).models[0]):
         view = load_model(model, dtype=tasks[cell.artifact.task])
         for entry in Ledger(store).read(cell.artifact, KNOCKOUTS).to_pylist():
             expected = knocked_out(view, rows[entry["sample_id"]], ())

@@ -16,16 +16,13 @@ from closelook.jobs.plan.cells import make_plan, validate
 from closelook.jobs.plan.node import Run
 from closelook.jobs.products import curves as stage
 from closelook.jobs.products.curves import curves_of as curve_nodes
-from closelook.jobs.runner import driver
-from closelook.jobs.runner.worker import Worker
 from closelook.jobs.stages.report import report
 from closelook.jobs.store import Ledger
 from closelook.jobs.store.artifacts import samples_of
 from closelook.lrp_core import load_model
 from closelook.lrp_core.records.types import UserError
-from tests.jobs.inline import without_ray
 from tests.jobs.products.test_perturb_compute import logit_of
-from tests.jobs.small import config_of, killed_once, prepared, rows_of, save_model
+from tests.jobs.small import config_of, prepared, rows_of, save_model
 from tests.shown import numbers_of
 from tests.stages import attribute, evaluate, perturb
 
@@ -120,33 +117,6 @@ def test_a_second_run_draws_nothing(tmp_path, model, inline, monkeypatch):
     inline.before_unit = lambda index: pytest.fail("drawn again")
     summary = perturb(config, store)
     assert (summary.computed, summary.skipped) == (0, 3)
-
-
-def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(tmp_path, model, inline, small_units):
-    config, store = run_of(tmp_path, model)
-    write_relevance(config, store)
-    perturb(config, store)
-    whole, cells = bytes_of(config, store), cells_of(config, store)
-    for cell in cells.values():  # as a run that was killed before it could complete them
-        store.delete(f"manifest/{cell.name}.json")
-    lost = [path for path in whole if "method=random" in path][1]
-    store.delete(lost)
-    drawn = []
-    inline.before_unit = drawn.append
-    assert perturb(config, store).computed == 3
-    assert len(drawn) == 1
-    assert bytes_of(config, store) == whole
-
-
-def test_another_method_is_drawn_alone(tmp_path, model, inline):
-    config, store = run_of(tmp_path, model, methods=CELLS[1:])
-    write_relevance(config, store)
-    perturb(config, store)
-    before = bytes_of(config, store)
-    config, store = run_of(tmp_path, model)
-    write_relevance(config, store)
-    assert perturb(config, store).computed == 1
-    assert {path: after for path, after in bytes_of(config, store).items() if path in before} == before
 
 
 def test_other_settings_are_other_curves(tmp_path, model, inline):
@@ -264,24 +234,6 @@ def test_a_model_without_a_mask_token_is_not_asked_to_mask(tmp_path, model):
             path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "mask_token"}))
     with pytest.raises(UserError, match="the tokenizer of bert has no mask token: name other ways"):
         validate(config_of(tmp_path / "root", masked, perturb={"ways": ["zero", "mask"]}))
-
-
-@pytest.mark.nightly  # workers of relevance and of contexts are killed by day
-def test_a_worker_that_is_killed_in_the_middle_leaves_the_same_bytes(
-    tmp_path, model, restarted, small_units, monkeypatch
-):
-    config, store = run_of(tmp_path / "whole", model)
-    write_relevance(config, store)
-    with without_ray():
-        assert perturb(config, store).complete
-    whole = bytes_of(config, store)
-    monkeypatch.setattr(driver, "Worker", killed_once(Worker, "_commit_part"))
-    config, store = run_of(tmp_path / "killed", model)
-    write_relevance(config, store)
-    assert perturb(config, store).failures == ()
-    assert (tmp_path / "killed" / "killed").exists()
-    assert bytes_of(config, store) == whole
-    assert store.files("attempts", ".json", recursive=True) == []
 
 
 def test_the_report_shows_what_is_drawn_and_what_is_not(tmp_path, model, inline):

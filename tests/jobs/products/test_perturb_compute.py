@@ -289,23 +289,6 @@ def test_relevance_and_logits_that_are_not_finite_are_kept_as_no_number(attempts
     assert all(np.isfinite(row["area"]) for row in others)
 
 
-def test_a_unit_that_ended_workers_is_drawn_row_by_row_without_the_row_that_did_it(tmp_path):
-    view = tiny_model("gpt2")
-    rows = rows_of(view)
-    drawing = drawing_of(view, rows)
-    store = Store(str(tmp_path))
-    store.create()
-    for running in ("batch 0|curves", "batch 0|curves", "row s2|curves"):  # as processes left it that died there
-        notes = Attempts(store, "curves.unit", 2, "run")
-        notes.begin()
-        notes._run(running)
-    last = Attempts(store, "curves.unit", 2, "run")
-    last.begin()
-    drawn = drawn_by(drawing, rows, last)
-    assert [(r.sample_id, r.reason) for r in drawn.rejects["random"]] == [("s2", "ended_worker")]
-    assert set(drawn.table("random")["sample_id"].to_pylist()) == {"s0", "s1", "s3"}
-
-
 def test_curves_fit_their_schema(attempts):
     view = tiny_model("gpt2")
     rows = rows_of(view)

@@ -1,7 +1,6 @@
 """Pruning on a real local Ray: every curve is drawn once, from the heads of its key, on the same samples."""
 
 from collections import Counter, defaultdict
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -16,13 +15,12 @@ from closelook.evaluation.benchmark.samples import sample
 from closelook.evaluation.schema import GENERIC, HEADS, PRUNING, VIEW
 from closelook.evaluation.scoring.head_orders import RemovalOrder, half_of, ranked_curves
 from closelook.evaluation.scoring.pruning import Sweep
-from closelook.jobs.cluster.executor import executed_by
 from closelook.jobs.cluster.reports import reports_in
 from closelook.jobs.plan.cells import make_plan
 from closelook.jobs.plan.inputs import UNIT_COLUMNS, Selected
 from closelook.jobs.plan.models import resolve
 from closelook.jobs.plan.node import Part, Run
-from closelook.jobs.plan.units import Task, WorkerOptions
+from closelook.jobs.plan.units import Unit, WorkerOptions
 from closelook.jobs.products import pruning as stage
 from closelook.jobs.products.pruning import PruningNode
 from closelook.jobs.products.record import Opened
@@ -33,7 +31,6 @@ from closelook.jobs.store.artifacts import samples_of
 from closelook.lrp_core import POOLINGS, Batch, load_model
 from closelook.lrp_core.readers.predictions import rows_for
 from closelook.lrp_core.records.types import UserError
-from tests.jobs.inline import Unused
 from tests.jobs.small import config_of, prepared, rows_of
 from tests.oracles.rules import pruned_alone
 from tests.stages import prune
@@ -290,31 +287,6 @@ def test_curves_agree_with_a_sweep_of_their_order(finished, model):
         assert area == pytest.approx(np.trapezoid(accuracy, [0, 0.5, 1]))
 
 
-@pytest.mark.ray
-def test_a_second_run_draws_nothing(finished):
-    config, store = finished
-    with executed_by(Unused()):
-        summary = prune(config, store)
-    assert (summary.computed, summary.skipped) == (0, 3)
-
-
-def test_an_interrupted_run_draws_only_what_is_missing(tmp_path, model, inline, monkeypatch):
-    config, store = run_of(tmp_path, model)
-    write_heads(config, store)
-    monkeypatch.setattr(stage, "UNIT_TOKENS", 1)  # one curve a unit
-    prune(config, store)
-    whole, folder = points(store), "pruning/model=gpt2/task=sva/dtype=float32"
-    times = {path: store.modified_s(path) for path in store.files(folder)}
-    assert len(times) == 2 * 6 * 3 + 2
-    lost = next(path for path in times if "/attnlrp-" in path)
-    store.delete(lost)
-    store.delete("manifest/pruning.gpt2.sva.float32.attnlrp.json")
-    summary = prune(config, store)
-    assert (summary.computed, summary.skipped) == (1, 2)
-    assert points(store) == whole
-    assert [path for path in times if store.modified_s(path) != times[path]] == [lost]
-
-
 def test_curves_of_all_methods_are_drawn_together_up_to_a_limit(tmp_path, model, inline, monkeypatch):
     drawn = []
     whole_unit = stage._unit
@@ -334,23 +306,6 @@ def test_curves_of_all_methods_are_drawn_together_up_to_a_limit(tmp_path, model,
         "12 curves of a method are of half the samples; random orders fit in"
     )
     assert points(store) == whole
-
-
-def test_a_pool_that_fails_is_told_and_the_others_go_on(tmp_path, model, inline):
-    models = [{"name": name, "id": str(model)} for name in ("gpt2", "other")]
-    config, store = run_of(tmp_path, model, models=models)
-    write_heads(config, store)
-    whole = inline.stream
-
-    def pipeline(config, stage, work, *rest):
-        if work.model.name == "other":
-            raise RuntimeError("a node died\nlong trace")
-        yield from whole(config, stage, work, *rest)
-
-    inline.stream = pipeline
-    summary = prune(config, store)
-    assert summary.failures == ("model other: RuntimeError: a node died",)
-    assert summary.computed == 3
 
 
 def test_curves_of_new_heads_replace_the_old_ones(tmp_path, model, inline):
@@ -405,12 +360,11 @@ def test_out_of_memory_halves_the_token_budget(sweep, monkeypatch):
 
 
 def unit_of(config, store, sweep):
-    """A task of all curves of the sweep on two samples, and the path of its shard."""
+    """A unit of all curves of the sweep on two samples, and the path of its shard."""
     node = PruningNode(artifact=Artifact("pruning", "gpt2", "sva", "float32", "random", "0" * 64), step=1)
     part = Part(node, "000", tuple(sweep.curves))
     samples = Selected(pa.Table.from_pylist(ROWS[:2], schema=VIEW).select(UNIT_COLUMNS))
-    task = Task("pruning", "pruning.a.000", "float32", (part,), (0,), 64, 64, len(sweep.curves), samples=samples)
-    return task, part.paths[0]
+    return Unit("000", (part,), samples, tokens=64, token_budget=64, size=len(sweep.curves)), part.paths[0]
 
 
 def worker_of(config, store):
@@ -419,38 +373,13 @@ def worker_of(config, store):
     return Worker(store, resolve(model), options)
 
 
-def test_a_row_that_ends_workers_is_a_reject_and_the_curves_are_of_the_others(tmp_path, model, sweep, monkeypatch):
-    """As after a device-side assert: the process ends, another one begins the unit again."""
-    config, store = run_of(tmp_path, model)
-    task, path = unit_of(config, store, sweep)
-    whole = Sweep.right
-
-    def lost(self, rows, token_budget):
-        if any(row["sample_id"] == ROWS[1]["sample_id"] for row in rows):
-            raise torch.AcceleratorError("CUDA error: device-side assert triggered")
-        return whole(self, rows, token_budget)
-
-    monkeypatch.setattr(Sweep, "right", lost)
-    monkeypatch.setattr("os._exit", lambda code: (_ for _ in ()).throw(SystemExit(code)))
-    for _ in range(8):
-        with suppress(SystemExit):
-            (report,) = reports_in(worker_of(config, store)(task.to_table()))
-            break
-    else:
-        pytest.fail("begun again and again")
-    assert (report.error, report.rejects) == ("", 1)
-    table, (reject,) = store.read_shard(path, PRUNING)
-    assert (reject["sample_id"], reject["reason"]) == (ROWS[1]["sample_id"], "ended_worker")
-    assert set(table["n"].to_pylist()) == {1}
-
-
 def test_a_row_that_raises_is_a_reject_and_the_curves_are_of_the_others(tmp_path, model, sweep):
     config, store = run_of(tmp_path, model)
-    task, path = unit_of(config, store, sweep)
-    rows = task.samples.table.to_pylist()
+    unit, path = unit_of(config, store, sweep)
+    rows = unit.rows.table.to_pylist()
     rows[1]["input_ids"] = [10_000] * len(rows[1]["input_ids"])
-    samples = Selected(pa.Table.from_pylist(rows, schema=task.samples.table.schema))
-    (report,) = reports_in(worker_of(config, store)(replace(task, samples=samples).to_table()))
+    samples = Selected(pa.Table.from_pylist(rows, schema=unit.rows.table.schema))
+    (report,) = reports_in(worker_of(config, store)(replace(unit, rows=samples).to_table()))
     assert (report.error, report.rejects) == ("", 1)
     table, (reject,) = store.read_shard(path, PRUNING)
     assert (reject["sample_id"], reject["reason"]) == (ROWS[1]["sample_id"], "model_error")

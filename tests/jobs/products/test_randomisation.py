@@ -5,8 +5,6 @@ import torch
 from scipy import stats
 
 from closelook.evaluation.schema import RANDOMISATION
-from closelook.jobs.commands.roots.gc import garbage
-from closelook.jobs.commands.roots.status import collect
 from closelook.jobs.config import RunConfig
 from closelook.jobs.config.file import ConfigError
 from closelook.jobs.methods import METHODS
@@ -108,18 +106,6 @@ def test_samples_without_a_target_keep_the_trained_models_prediction(tmp_path, m
         for row, target, before in zip(NO_TARGET, targets, trained, strict=True):
             after = tokens_of(changed, "gradient_x_input", row, target)
             assert by_sample[row["sample_id"]]["signed"] == pytest.approx(stats.spearmanr(before, after).statistic)
-
-
-def test_a_second_run_computes_nothing_and_gc_keeps_all(tmp_path, whole, model, inline):
-    key = ("gpt2", "sva", "float32", "randomisation")
-    fresh, empty = run_of(tmp_path, model)
-    assert collect(Run(fresh, make_plan(fresh, empty), Ledger(empty)))[key].states == {"missing": 7}
-    config, store, _ = whole
-    inline.before_unit = lambda index: pytest.fail("computed again")
-    summary = controls(config, store)
-    assert (summary.computed, summary.skipped) == (0, PRODUCTS * 7)
-    assert collect(Run(config, make_plan(config, store), Ledger(store)))[key].states == {"done": 7}
-    assert not [path for group in garbage(config, store) for path in group.files if "randomisation" in path]
 
 
 def test_units_and_batches_change_no_number(tmp_path, whole, model, inline):

@@ -18,18 +18,14 @@ from closelook.jobs.methods import METHODS
 from closelook.jobs.plan.cells import make_plan
 from closelook.jobs.plan.choices import in_words
 from closelook.jobs.plan.node import Run
-from closelook.jobs.products import trials as stage
 from closelook.jobs.products.curves import curves_of
-from closelook.jobs.runner import driver
-from closelook.jobs.runner.worker import Worker
 from closelook.jobs.stages.report.parts.faithfulness import faithfulness_part
 from closelook.jobs.stages.report.reported import Reported
 from closelook.jobs.stages.report.results import default_samples, results_of
 from closelook.jobs.store import Ledger
 from closelook.lrp_core.records.option import Option
 from closelook.lrp_core.records.types import UserError
-from tests.jobs.inline import without_ray
-from tests.jobs.small import config_of, killed_once, prepared, rows_of
+from tests.jobs.small import config_of, prepared, rows_of
 from tests.stages import attribute, evaluate, perturb, select
 
 ROWS = rows_of(9)
@@ -56,12 +52,6 @@ def choices_of(config, store):
 
 def chosen(config, store):
     return {name: choice.chosen for name, choice in choices_of(config, store).items()}
-
-
-def trial_bytes(config, store):
-    ledger = Ledger(store)
-    files = [file for choice in choices_of(config, store).values() for file in ledger.files(choice.artifact)]
-    return {path: store.read_bytes(path) for path in files}
 
 
 def oracle(root, model):
@@ -192,42 +182,6 @@ def test_the_choice_is_the_same_whatever_the_batching(tmp_path, model, inline):
         trials = choices_of(other, elsewhere)[name].record["trials"]
         means = [trial["delta_area"] for trial in choice.record["trials"]]
         assert [trial["delta_area"] for trial in trials] == pytest.approx(means, abs=1e-4)
-
-
-def test_a_second_run_tries_nothing_and_one_that_was_stopped_goes_on_to_the_same_bytes(
-    tmp_path, model, inline, monkeypatch
-):
-    monkeypatch.setattr(stage, "UNIT_TOKENS", 5000)
-    config, store = run_of(tmp_path, model)
-    select(config, store)
-    whole = trial_bytes(config, store)
-    assert len(whole) > 2, "several units"
-    tried = []
-    inline.before_unit = tried.append
-    summary = select(config, store)
-    assert (summary.computed, summary.skipped, tried) == (0, 2, [])
-    for choice in choices_of(config, store).values():  # as a run that was killed before it could complete them
-        store.delete(f"manifest/{choice.artifact.name}.json")
-    store.delete(next(path for path in whole if "method=smoothgrad" in path))
-    assert select(config, store).computed == 2
-    assert len(tried) == 1
-    assert trial_bytes(config, store) == whole
-
-
-@pytest.mark.nightly  # workers of relevance and of contexts are killed by day
-def test_a_worker_that_is_killed_in_the_middle_leaves_the_same_trials(tmp_path, model, restarted, monkeypatch):
-    monkeypatch.setattr(stage, "UNIT_TOKENS", 5000)
-    config, store = run_of(tmp_path / "whole", model)
-    with without_ray():
-        assert select(config, store).complete
-    whole = trial_bytes(config, store)
-    assert len(whole) > 2, "several units"
-    monkeypatch.setattr(driver, "Worker", killed_once(Worker, "_commit_part"))
-    config, store = run_of(tmp_path / "killed", model)
-    assert select(config, store).failures == ()
-    assert (tmp_path / "killed" / "killed").exists()
-    assert trial_bytes(config, store) == whole
-    assert store.files("attempts", ".json", recursive=True) == []
 
 
 def test_what_a_choice_depends_on_makes_another_and_the_others_stay(tmp_path, model, inline):

@@ -7,19 +7,16 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from closelook.evaluation.ablations.masks import masks_of
 from closelook.evaluation.schema import ABLATIONS, RELEVANCE, SOURCES
-from closelook.jobs.commands.roots.gc import garbage
 from closelook.jobs.methods import METHODS
 from closelook.jobs.plan.cells import make_plan
 from closelook.jobs.plan.node import Run
 from closelook.jobs.products.answers import ablations as product
 from closelook.jobs.products.answers import sources
-from closelook.jobs.stages.compute import compute
 from closelook.jobs.stages.report import write_report
-from closelook.jobs.stages.report.answers import answer_entries, answers_of
+from closelook.jobs.stages.report.answers import answer_entries
 from closelook.jobs.store import Ledger
 from tests.jobs.answering import answering_model, computed, log_rows, run_of
 from tests.oracles import sources as oracles
-from tests.stages import attribute
 
 ROWS = log_rows()
 
@@ -231,20 +228,6 @@ def test_screened_leave_one_out_knows_the_units_that_the_method_finds_most_relev
             np.testing.assert_allclose(entry["relevance"], expected)
 
 
-def test_a_second_run_does_nothing_and_a_further_method_computes_itself_alone(done, inline):
-    config, store = done
-    before = {path: store.read_bytes(path) for path in store.files("sources", recursive=True)}
-    assert compute(config, store, "ablations").computed == 0
-    more = config.model_copy(
-        update={"methods": (*config.methods, type(config.methods[0])(name="gradient_l1", method="gradient_l1"))}
-    )
-    attribute(more, store)
-    summary = compute(more, store, "ablations")
-    assert (summary.computed, summary.failures) == (1, ())
-    assert {path: store.read_bytes(path) for path in before} == before
-    assert not [group for group in garbage(more, store) if any("ablations" in path for path in group.files)]
-
-
 def test_the_report_shows_every_answer_sentence_by_sentence_and_judges_every_method(done):
     config, store = done
     summary = write_report(config, make_plan(config, store), store)
@@ -272,15 +255,6 @@ def test_the_report_shows_every_answer_sentence_by_sentence_and_judges_every_met
         np.testing.assert_allclose(parts.sum(axis=0), claim["relevance"], atol=1e-3 * np.abs(parts).max())
         first, second = (entry["rows"][number] for number in entry["pair"])
         assert (first["label"], second["label"]) == ("LRP of log p", "ContextCite")
-
-
-def test_answers_are_told_in_a_frame_and_an_explorer(done):
-    config, store = done
-    answers = answers_of(config, store)
-    frame = answers.to_frame()
-    rows = frame[(frame["method"] == "LRP of logits") & (frame["way"] == "remove")]
-    assert len(rows) == sum(2 * len(entry["units"]) for entry in answers.entries if entry["way"] == "remove")
-    assert "<iframe" in answers._repr_html_()
 
 
 def test_a_sample_of_two_sources_is_a_reject_of_the_methods_that_cannot_be_fitted_to_it(tmp_path):

@@ -80,9 +80,8 @@ def test_rows_that_overflow_are_rejects_and_the_report_says_what_it_leaves_out(t
     # On the way from no input some activation is always too large: there is no such relevance of any row.
     assert not ledger.is_done(cells["integrated_gradients"])
     [failure] = [line for line in summary.failures if "integrated_gradients" in line]
-    reasons = re.findall(r"(\d+) x (not_finite|logits_not_finite), the first: .*? not finite in float16", failure)
-    assert {reason for _, reason in reasons} == {"not_finite", "logits_not_finite"}
-    assert sum(int(rows) for rows, _ in reasons) <= len(ROWS)
+    assert "every row of a unit failed" in failure
+    assert failure.endswith("not finite in float16")
     report(config, store)
     shown = {(row["method"], row["label"]): row for row in numbers_of(store, "faithfulness")}
     drawn = {cell.artifact.method: cell.artifact for cell in curves_of(config, config.perturb, planned)}

@@ -39,10 +39,10 @@ def test_units_that_another_process_reads_are_those_of_the_driver(tmp_path, mode
     direct, travelled = list(work.reader()()), list(pickle.loads(pickle.dumps(work.reader()))())
     assert len(direct) == work.units > 2
     for table, same in zip(direct, travelled, strict=True):
-        tasks = [pickle.loads(unit["task"][0].as_py()) for unit in (table, same)]
-        assert tasks[0].samples.table == tasks[1].samples.table
-        assert tasks[0].title == tasks[1].title
-        assert [part.paths for part in tasks[0].parts] == [part.paths for part in tasks[1].parts]
+        units = [pickle.loads(sent["unit"][0].as_py()) for sent in (table, same)]
+        assert units[0].rows.table == units[1].rows.table
+        assert units[0].title == units[1].title
+        assert [part.paths for part in units[0].parts] == [part.paths for part in units[1].parts]
 
 
 class Reader:

@@ -6,7 +6,8 @@ from itertools import islice
 
 from closelook.jobs.cluster.reports import reports_in
 from closelook.jobs.plan.cells import make_plan
-from closelook.jobs.plan.units import Task, WorkerOptions
+from closelook.jobs.plan.inputs import Selected
+from closelook.jobs.plan.units import WorkerOptions
 from closelook.jobs.runner.worker import Worker
 from closelook.jobs.store import Ledger, Store
 from tests.jobs.small import config_of, prepared, rows_of
@@ -63,14 +64,14 @@ def test_the_next_units_rows_are_read_while_another_has_the_device(tmp_path, mod
     worker = Worker(store, work.plan.resolved, WorkerOptions.of(config, work.plan.resolved.config))
     both_read = threading.Barrier(2, timeout=PATIENCE_S)
 
-    read = Task.rows_in
+    read = Selected.rows
 
-    def rows_in(task, store):
-        rows = read(task, store)
+    def read_both(selected, store):
+        rows = read(selected, store)
         both_read.wait()
         return rows
 
-    monkeypatch.setattr(Task, "rows_in", rows_in)
+    monkeypatch.setattr(Selected, "rows", read_both)
     with ThreadPoolExecutor(2) as threads:
         reports = [reports_in(table)[0] for table in threads.map(worker, islice(work.work().reader()(), 2))]
     assert [report.error for report in reports] == ["", ""]

@@ -137,3 +137,11 @@ def test_identifiers_have_dictionaries_and_fractions_do_not(store):
     assert "RLE_DICTIONARY" in encodings["sample_id"]
     assert "BYTE_STREAM_SPLIT" in encodings["relevance.list.element"]
     assert "RLE_DICTIONARY" not in encodings["relevance.list.element"]
+
+
+@pytest.mark.parametrize("root", ["s3://key:secret@bucket/run", "s3://bucket/run?secret_key=secret"])
+def test_a_root_with_credentials_in_it_is_refused_without_naming_them(root):
+    with pytest.raises(StoreError, match="environment") as refused:
+        Store(root)
+    assert "secret@" not in str(refused.value)
+    assert "=secret" not in str(refused.value)

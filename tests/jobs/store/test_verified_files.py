@@ -49,7 +49,6 @@ def test_manifests_list_every_file_with_its_bytes_rows_and_hash(root):
     unlisted = (
         "manifest/",
         "runtime/",
-        "runs/",
         "logs/",
         "config.yaml",
     )

@@ -20,9 +20,10 @@ from closelook.evaluation.report.sections.shares import ShareSet
 from closelook.evaluation.scoring.faithfulness.flips import AREAS, TARGET_LOGIT
 from closelook.evaluation.scoring.faithfulness.scores import Trial
 from closelook.evaluation.scoring.faithfulness.shares import SHARE_COLUMNS, shares_of
+from closelook.jobs.config import configured
 from closelook.jobs.config.models import KEY
+from closelook.jobs.plan.cells import forwards
 from closelook.jobs.plan.choices import in_words
-from closelook.jobs.plan.forwards import forwards
 from closelook.jobs.plan.node import Choice, Plan
 from closelook.jobs.products import curves
 from closelook.jobs.stages.report.reported import Reported
@@ -59,15 +60,15 @@ def _chosen(plan: Plan) -> Iterator[MethodTrials]:
 def evidence_part(report: Reported) -> Part:
     """Methods that have scores against evidence and curves."""
     config, plan, results = report.run.config, report.run.plan, report.results
-    options = {cell_key_of(cell.artifact): cell.chosen for cell in plan.cells() if cell.chosen}
-    inputs = {(model.name, task): known for model in plan.models for task, known in model.inputs.items()}
+    known, options = configured(config), {cell_key_of(cell.artifact): cell.chosen for cell in plan.cells()}
+    inputs = {(model.name, task): views for model in plan.models for task, views in model.inputs.items()}
     held = []
     for curve_set in report.drawn:
         length = float(inputs[curve_set.model, curve_set.task].lengths.mean())
         cost = {}
         for method in curve_set.areas.variants:
-            chosen = options.get(CellKey(curve_set.model, curve_set.task, curve_set.dtype, method))
-            cost[method] = forwards(config, [method], length, {method: chosen} if chosen else {})
+            key = CellKey(curve_set.model, curve_set.task, curve_set.dtype, method)
+            cost[method] = forwards(config, known[method].configured(**options.get(key, {})), length)
         points = EvidencePoints.of(curve_set, results, cost, config.resampling)
         held += [] if points is None else [points]
     title, figures, made = "Evidence beside faithfulness", evidence_figure(held, results), []

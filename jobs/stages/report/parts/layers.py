@@ -28,7 +28,8 @@ from closelook.evaluation.scoring.metrics import METRICS
 from closelook.evaluation.scoring.samples import VARIANT
 from closelook.evaluation.scoring.statistics import Comparison, compare
 from closelook.jobs.config import PruneConfig
-from closelook.jobs.products.neurons.knockouts import KnockoutNode, knockouts_of
+from closelook.jobs.products.neurons import knockouts
+from closelook.jobs.products.neurons.knockouts import KnockoutNode
 from closelook.jobs.products.pruning import pruning_of
 from closelook.jobs.products.scores import LAYER_SCORES
 from closelook.jobs.stages.report.reported import Reported
@@ -138,14 +139,13 @@ def knockouts_part(report: Reported) -> Part:
     """The ablation of each ranking's neurons, on the samples that all rankings of a task have."""
     groups: dict[tuple[str, str], list[KnockoutNode]] = defaultdict(list)
     config, ledger = report.run.config, report.ledger
-    planned = [cell for model in report.run.plan.models for cell in knockouts_of(config, model, ledger)]
+    planned = list(knockouts.nodes(report.run))
     for cell in planned:
         if ledger.is_done(cell.artifact):
             groups[cell.artifact.task, cell.artifact.model].append(cell)
     ablations = [_ablations(report, groups[task_model]) for task_model in sorted(groups, key=lambda key: key[0])]
-    value = config.neurons.knockout.value if config.neurons and config.neurons.knockout else "zero"
-    figures = ablation_figure(ablations, report.methods, config.resampling, value)
-    tables = [ablation_table(ablations, report.methods, config.resampling, value)]
+    figures = ablation_figure(ablations, report.methods, config.resampling)
+    tables = [ablation_table(ablations, report.methods, config.resampling)]
     return report.part("Neuron ablation", PAGE, planned, figures=figures, tables=tables)
 
 

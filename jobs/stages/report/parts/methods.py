@@ -76,10 +76,7 @@ def extremes_part(report: Reported) -> Part:
 
 
 def _compared_with_unstable(run: Run, methods: Methods) -> list[Cell]:
-    """The complete cells of all conserving methods with rules, unstable ones included.
-
-    That is, for every model, task and precision in which an unstable method has a complete cell.
-    """
+    """The complete cells of all conserving methods with rules, unstable ones included."""
     done = [planned for planned in relevance_cells(run.plan) if run.ledger.is_done(planned.artifact)]
     places = [(done_cell.artifact.model, done_cell.artifact.task, done_cell.artifact.dtype) for done_cell in done]
     unstable = {at for at, done_cell in zip(places, done, strict=True) if methods[done_cell.artifact.method].unstable}
