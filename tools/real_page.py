@@ -30,7 +30,7 @@ KEY = ("model", "task", "method", "explanation", "embedding", "tokens", "metric"
 EVIDENCE = ("pg", "rma")
 RESAMPLES = 2000
 FIRST = ("first", "first_top", "pg_rest")
-IN_PERCENT = {*EVIDENCE, *FIRST}
+IN_PERCENT = {*EVIDENCE, *FIRST, "heads"}
 BETWEEN_0_AND_1 = {"pg", "rma", "first_top", "pg_rest"}
 
 
@@ -49,7 +49,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Claim:
-    """A paper says that `more` has higher scores than `less`; `published` are its two numbers."""
+    """A paper says that `more` has higher scores than `less`; `published` are its two numbers, if it prints them."""
 
     paper: str
     says: str
@@ -58,7 +58,7 @@ class Claim:
     metric: str
     more: Side
     less: Side
-    published: tuple[float, float]
+    published: tuple[float, float] | None
     about: str  # the model and table of the published numbers
 
 
@@ -85,7 +85,7 @@ def attnlrp_paper(task: str, other: str, published: tuple[float, float], about: 
 
 def normxlogit_paper(other: str, published: tuple[float, float]) -> Claim:
     says = f"removing NormXLogit's top tokens costs more probability than removing {METHODS[other].label}'s (SST-2)"
-    sides = Side("normxlogit", "target", "none", "all"), Side(other, "target", "none", "all")
+    sides = Side("normxlogit", "target", tokens="all"), Side(other, "target", tokens="all")
     return Claim("NormXLogit", says, ("minilm-sst2",), "sst2", "aopc", *sides, published, "BERT, table 1")
 
 
@@ -101,10 +101,12 @@ def claims() -> Iterator[Claim]:
         yield close_look(f"AttnLRP finds the {noun} more often if it is contrastive", task, ATTNLRP, target, "2")
     yield close_look("special tokens take AttnLRP's hits (subjects)", "sva", ATTNLRP, WITH_FIRST, "3")
     yield close_look("special tokens take AttnLRP's hits (antecedents)", "ra", ATTNLRP, WITH_FIRST, "3")
+    says = "heads go without loss if those go first that are least relevant to AttnLRP (areas, random order below)"
+    curves = "figure 2, without numbers"
+    yield Claim("A Close Look", says, ("smollm2",), "sva", "heads", Side("attnlrp"), Side("random"), None, curves)
     llama = "Llama-2-7b, table 1"
     yield attnlrp_paper("next_word", "gradient_x_input", (10.93, 0.18), llama)
     yield attnlrp_paper("next_word", "lrp", (10.93, 7.85), llama)
-    yield attnlrp_paper("qa", "gradient_x_input", (1.76, 0.27), "Flan-T5-XL, table 1")
     yield normxlogit_paper("gradient_x_input", (0.423, 0.339))
     yield normxlogit_paper("logat", (0.423, 0.364))
 
@@ -119,7 +121,7 @@ def reduced(root: str) -> pd.DataFrame:
     right = scores[["model", "task", "sample_id"]].drop_duplicates()
     words = run.relevance(tokens=False)
     firsts = pd.DataFrame(first_tokens(words[words["model"].isin(LANGUAGE_MODELS) & words["task"].isin(("ra", "sva"))]))
-    parts = [evidence, areas(run.curves()), losses(run.curves()), firsts.merge(right)]
+    parts = [evidence, areas(run.curves()), losses(run.curves()), firsts.merge(right), pruned(root)]
     frame = pd.concat(parts, ignore_index=True)
     frame = frame[np.isfinite(frame["value"])]
     frame = frame.groupby([*KEY, "sample_id"], as_index=False)["value"].mean()  # over settings of the same sample
@@ -144,6 +146,20 @@ def losses(curves: pd.DataFrame) -> pd.DataFrame:
     lost = [float(np.mean(kept[0] - np.asarray(kept[1:]))) for kept in rows["probability"]]
     rows = rows.assign(tokens="all", metric="aopc", value=lost)
     return rows[[*KEY, "sample_id", "value"]]
+
+
+def pruned(root: str) -> pd.DataFrame:
+    """The area under a sample's curve of right predictions as heads go, the least relevant first or at random."""
+    parts = []
+    for file in Path(root, "pruning").glob("model=*/task=*/*/*.parquet"):
+        rows = pd.read_parquet(file)
+        rows = rows[(rows["step"] == 0) & rows["half"].isna() & (rows["order"] != "most_first")]
+        rows = rows[(rows["pooling"] == "relu_dim") | (rows["method"] == "random")]
+        model, task = (part.partition("=")[2] for part in file.parts[-4:-2])
+        rows = rows.explode(["samples", "areas"]).rename(columns={"samples": "sample_id", "areas": "value"})
+        labels = {"explanation": "contrastive", "embedding": "none", "tokens": "non_special", "metric": "heads"}
+        parts.append(rows.assign(model=model, task=task, **labels)[[*KEY, "sample_id", "value"]])
+    return pd.concat(parts).astype({"value": float})
 
 
 def first_tokens(relevance: pd.DataFrame) -> Iterator[dict[str, object]]:
@@ -215,7 +231,7 @@ def held(frame: pd.DataFrame) -> pd.DataFrame:
                 {
                     "paper": claim.paper,
                     "claim": claim.says,
-                    "published": "{:g} and {:g}".format(*claim.published),
+                    "published": "{:g} and {:g}".format(*claim.published) if claim.published else "–",
                     "of": claim.about,
                     "model": model,
                     "task": claim.task,
