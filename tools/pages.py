@@ -141,15 +141,20 @@ def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {line} |\n" for line in lines)
 
 
-def rewritten(name: str) -> tuple[Path, str]:
-    """(a page, its text with the table as it is now). Raises ValueError if it lacks the lines around the table."""
-    page = DOCS / f"{name}.md"
-    start, end = f"<!-- {name}: written by python -m tools.pages -->\n", f"<!-- end of {name} -->"
-    head, found_start, rest = page.read_text(encoding="utf-8").partition(start)
+def with_table(text: str, name: str, command: str, table: str) -> str:
+    """`text` of a page with `table` between the lines that name it. Raises ValueError if it lacks these lines."""
+    start, end = f"<!-- {name}: written by {command} -->\n", f"<!-- end of {name} -->"
+    head, found_start, rest = text.partition(start)
     _, found_end, tail = rest.partition(end)
     if not (found_start and found_end):
-        raise ValueError(f"{page} lacks the lines {start} and {end}")
-    return page, f"{head}{start}{TABLES[name]()}{end}{tail}"
+        raise ValueError(f"the page lacks the lines {start} and {end}")
+    return f"{head}{start}{table}{end}{tail}"
+
+
+def rewritten(name: str) -> tuple[Path, str]:
+    """(a page, its text with the table as it is now)."""
+    page = DOCS / f"{name}.md"
+    return page, with_table(page.read_text(encoding="utf-8"), name, "python -m tools.pages", TABLES[name]())
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -1,30 +1,31 @@
 """`python -m tools.real_page [ROOT]` writes the tables of docs/real.md, from the run of `make real` in ROOT.
 
-The scores of every sample go to docs/real/samples.parquet first, and costs to docs/real/costs.csv. Without a ROOT the
-tables are written from these files as they are.
+The scores of every sample go to docs/real/samples.parquet first. Without a ROOT the tables are written from this file
+as it is.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 import closelook
+from closelook.evaluation.report.results import attnlrp, close_look, normxlogit
+from closelook.evaluation.schema import PRUNING
 from closelook.evaluation.scoring.intervals import Resampling, cluster_numbers, difference_intervals, mean_intervals
+from closelook.evaluation.tasks import TASKS
 from closelook.jobs.plan.clusters import clusters_of
+from closelook.jobs.results import Run
 from closelook.methods import METHODS
+from tools.pages import DOCS, markdown, with_table
 
-PAGE = Path("docs/real.md")
-SAMPLES = Path("docs/real/samples.parquet")
-COSTS = Path("docs/real/costs.csv")
-CLAIMS = Path("docs/real/claims.csv")
-PUBLISHED = Path("evaluation/report/close_look.csv")
+PAGE = DOCS / "real.md"
+SAMPLES = DOCS / "real" / "samples.parquet"
+CLAIMS = DOCS / "real" / "claims.csv"
 LANGUAGE_MODELS = ("smollm2", "gemma3")
 KEY = ("model", "task", "method", "explanation", "embedding", "tokens", "metric")
 EVIDENCE = ("pg", "rma")
@@ -58,7 +59,7 @@ class Claim:
     metric: str
     more: Side
     less: Side
-    published: tuple[float, float] | None
+    published: Sequence[float] | None
     about: str  # the model and table of the published numbers
 
 
@@ -66,62 +67,65 @@ ATTNLRP, LRP, ALTI_LOGIT = Side("attnlrp"), Side("lrp"), Side("alti_logit", embe
 WITH_FIRST = Side("attnlrp", tokens="all")
 
 
-def close_look(says: str, task: str, more: Side, less: Side, table: str = "1") -> Claim:
-    """A claim of A Close Look by the pointing game, with its numbers for Llama-3.2-1B."""
-    published = pd.read_csv(PUBLISHED, dtype=str)
-    rows = published[(published.model == "Llama-3.2-1B") & (published.metric == "pg")]
-    rows = rows[(rows.table == table) & (rows.task == task)].set_index(["side", "method"]).value
+def of_close_look(says: str, task: str, more: Side, less: Side, table: str = "1") -> Claim:
+    """A claim by the pointing game, with the paper's numbers for Llama-3.2-1B."""
+    model, metric = "Llama-3.2-1B", "pg"
     sides = ("left", "left") if table == "1" else ("left", "right")
-    numbers = float(rows[sides[0], more.method]), float(rows[sides[1], less.method])
+    keys = zip(sides, (more.method, less.method), strict=True)
+    numbers = [close_look()[table, side, task, model, method, metric] for side, method in keys]
     models = ("gemma3",) if less.tokens == "all" else LANGUAGE_MODELS  # SmolLM2 has no special tokens before a text
-    return Claim("A Close Look", says, models, task, "pg", more, less, numbers, f"Llama-3.2-1B, table {table}")
+    return Claim("A Close Look", says, models, task, metric, more, less, numbers, f"{model}, table {table}")
 
 
-def attnlrp_paper(task: str, other: str, published: tuple[float, float], about: str) -> Claim:
+def of_attnlrp(other: str) -> Claim:
+    task, model, metric = "next_word", "Llama-2-7b-hf", "delta_area"
     says = f"AttnLRP's order of tokens is more faithful than {METHODS[other].label}'s ({task})"
-    sides = Side("attnlrp", "target", tokens="all"), Side(other, "target", tokens="all")
-    return Claim("AttnLRP", says, LANGUAGE_MODELS, task, "delta_area", *sides, published, about)
+    more, less = Side("attnlrp", "target", tokens="all"), Side(other, "target", tokens="all")
+    numbers = [attnlrp()[task, model, side.method, metric] for side in (more, less)]
+    return Claim("AttnLRP", says, LANGUAGE_MODELS, task, metric, more, less, numbers, f"{model}, table 1")
 
 
-def normxlogit_paper(other: str, published: tuple[float, float]) -> Claim:
-    says = f"removing NormXLogit's top tokens costs more probability than removing {METHODS[other].label}'s (SST-2)"
-    sides = Side("normxlogit", "target", tokens="all"), Side(other, "target", tokens="all")
-    return Claim("NormXLogit", says, ("minilm-sst2",), "sst2", "aopc", *sides, published, "BERT, table 1")
+def of_normxlogit(other: str) -> Claim:
+    task, model, metric = "sst2", "bert-base-uncased", "aopc"
+    says = f"removing NormXLogit's top tokens costs more probability than removing {METHODS[other].label}'s ({task})"
+    more, less = Side("normxlogit", "target", tokens="all"), Side(other, "target", tokens="all")
+    numbers = [normxlogit()[task, model, side.method, metric] for side in (more, less)]
+    return Claim("NormXLogit", says, ("minilm-sst2",), task, metric, more, less, numbers, f"{model}, table 1")
 
 
 def claims() -> Iterator[Claim]:
     """Yield the papers' claims that the run can hold against its own numbers."""
-    yield close_look("AttnLRP finds the subject more often than LRP", "sva", ATTNLRP, LRP)
-    yield close_look("AttnLRP finds the subject more often than ALTI-Logit", "sva", ATTNLRP, ALTI_LOGIT)
-    yield close_look("ALTI-Logit finds the antecedent more often than AttnLRP", "ra", ALTI_LOGIT, ATTNLRP)
-    yield close_look("AttnLRP finds the antecedent more often than LRP", "ra", ATTNLRP, LRP)
-    yield close_look("LRP finds the answer more often than AttnLRP", "qa", LRP, ATTNLRP)
+    yield of_close_look("AttnLRP finds the subject more often than LRP", "sva", ATTNLRP, LRP)
+    yield of_close_look("AttnLRP finds the subject more often than ALTI-Logit", "sva", ATTNLRP, ALTI_LOGIT)
+    yield of_close_look("ALTI-Logit finds the antecedent more often than AttnLRP", "ra", ALTI_LOGIT, ATTNLRP)
+    yield of_close_look("AttnLRP finds the antecedent more often than LRP", "ra", ATTNLRP, LRP)
+    yield of_close_look("LRP finds the answer more often than AttnLRP", "qa", LRP, ATTNLRP)
     for task, noun in (("sva", "subject"), ("ra", "antecedent")):
         target = Side("attnlrp", "target")
-        yield close_look(f"AttnLRP finds the {noun} more often if it is contrastive", task, ATTNLRP, target, "2")
-    yield close_look("special tokens take AttnLRP's hits (subjects)", "sva", ATTNLRP, WITH_FIRST, "3")
-    yield close_look("special tokens take AttnLRP's hits (antecedents)", "ra", ATTNLRP, WITH_FIRST, "3")
-    says = "heads go without loss if those go first that are least relevant to AttnLRP (areas, random order below)"
-    curves = "figure 2, without numbers"
-    yield Claim("A Close Look", says, ("smollm2",), "sva", "heads", Side("attnlrp"), Side("random"), None, curves)
-    llama = "Llama-2-7b, table 1"
-    yield attnlrp_paper("next_word", "gradient_x_input", (10.93, 0.18), llama)
-    yield attnlrp_paper("next_word", "lrp", (10.93, 7.85), llama)
-    yield normxlogit_paper("gradient_x_input", (0.423, 0.339))
-    yield normxlogit_paper("logat", (0.423, 0.364))
+        yield of_close_look(f"AttnLRP finds the {noun} more often if it is contrastive", task, ATTNLRP, target, "2")
+    yield of_close_look("special tokens take AttnLRP's hits (subjects)", "sva", ATTNLRP, WITH_FIRST, "3")
+    yield of_close_look("special tokens take AttnLRP's hits (antecedents)", "ra", ATTNLRP, WITH_FIRST, "3")
+    says = "more predictions stay right if heads go in AttnLRP's order, the least relevant first, than in random order"
+    figure = "figure 2, without numbers"
+    yield Claim("A Close Look", says, ("smollm2",), "sva", "heads", Side("attnlrp"), Side("random"), None, figure)
+    for other in ("gradient_x_input", "lrp"):
+        yield of_attnlrp(other)
+    for other in ("gradient_x_input", "logat"):
+        yield of_normxlogit(other)
 
 
 def reduced(root: str) -> pd.DataFrame:
     """A row for the score of a sample by a metric, of all samples that a run in `root` predicts correctly."""
     run = closelook.load(root)
     scores = run.scores_of_samples()
-    default = np.where(scores["task"] == "qa", "context", "full")
+    default = scores["task"].map({task: TASKS[task].scope or "full" for task in scores["task"].unique()})
     scores = scores[scores["correct"] & (scores["scope"] == default)]
     evidence = scores.melt([*KEY[:-1], "sample_id"], list(EVIDENCE), "metric")
+    curves = run.curves()
     right = scores[["model", "task", "sample_id"]].drop_duplicates()
     words = run.relevance(tokens=False)
     firsts = pd.DataFrame(first_tokens(words[words["model"].isin(LANGUAGE_MODELS) & words["task"].isin(("ra", "sva"))]))
-    parts = [evidence, areas(run.curves()), losses(run.curves()), firsts.merge(right), pruned(root)]
+    parts = [evidence, areas(curves), losses(curves), firsts.merge(right), pruned(run)]
     frame = pd.concat(parts, ignore_index=True)
     frame = frame[np.isfinite(frame["value"])]
     frame = frame.groupby([*KEY, "sample_id"], as_index=False)["value"].mean()  # over settings of the same sample
@@ -148,17 +152,16 @@ def losses(curves: pd.DataFrame) -> pd.DataFrame:
     return rows[[*KEY, "sample_id", "value"]]
 
 
-def pruned(root: str) -> pd.DataFrame:
+def pruned(run: Run) -> pd.DataFrame:
     """The area under a sample's curve of right predictions as heads go, the least relevant first or at random."""
     parts = []
-    for file in Path(root, "pruning").glob("model=*/task=*/*/*.parquet"):
-        rows = pd.read_parquet(file)
+    for place, table in run.read_each("pruning", PRUNING):
+        rows = table.to_pandas()
         rows = rows[(rows["step"] == 0) & rows["half"].isna() & (rows["order"] != "most_first")]
         rows = rows[(rows["pooling"] == "relu_dim") | (rows["method"] == "random")]
-        model, task = (part.partition("=")[2] for part in file.parts[-4:-2])
         rows = rows.explode(["samples", "areas"]).rename(columns={"samples": "sample_id", "areas": "value"})
         labels = {"explanation": "contrastive", "embedding": "none", "tokens": "non_special", "metric": "heads"}
-        parts.append(rows.assign(model=model, task=task, **labels)[[*KEY, "sample_id", "value"]])
+        parts.append(rows.assign(model=place.model, task=place.task, **labels)[[*KEY, "sample_id", "value"]])
     return pd.concat(parts).astype({"value": float})
 
 
@@ -181,22 +184,6 @@ def first_tokens(relevance: pd.DataFrame) -> Iterator[dict[str, object]]:
         place = {name: row[name] for name in (*KEY[:-2], "sample_id")}
         for metric, value in found.items():
             yield {**place, "tokens": "non_special", "metric": metric, "value": value}
-
-
-def costs(root: str) -> pd.DataFrame:
-    """What explaining the samples of sva costs by each method, in multiples of Gradient x Input's cost.
-
-    Methods of gradients share a forward pass, which each is charged.
-    """
-    rows = []
-    for model in LANGUAGE_MODELS:
-        files = Path(root, "runtime", f"model={model}", "task=sva").glob("*/relevance-*.parquet")
-        passes = pd.concat(map(pd.read_parquet, files)).groupby(["method", "stage"])["wall_s"].sum().unstack()
-        backward = passes["backward"] + passes["aggregate"] + passes.loc["gradients", "forward"]
-        spent = backward.fillna(passes["method"]).drop("gradients")
-        times = spent / spent["gradient_x_input"]
-        rows += [{"model": model, "pass": name, "cost": ratio} for name, ratio in times.items()]
-    return pd.DataFrame(rows).round(2)
 
 
 def values_of(frame: pd.DataFrame, model: str, task: str, side: Side, metric: str) -> pd.Series:
@@ -270,43 +257,44 @@ def means(frame: pd.DataFrame, metric: str, tokens: str = "non_special") -> pd.D
     return table.rename_axis("method").reset_index()
 
 
-def markdown(table: pd.DataFrame) -> str:
-    lines = [table.columns, ["---"] * len(table.columns), *table.itertuples(index=False)]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+def told(claims: pd.DataFrame) -> str:
+    """The table of the claims."""
+    rows = []
+    for row in claims.itertuples():
+        ours = f"{row.more:.3g} and {row.less:.3g}"
+        difference = f"{row.difference:.3g} [{row.low:.3g}, {row.high:.3g}]".replace("nan", "?")
+        rows.append((row.paper, row.claim, row.published, row.of, row.model, ours, difference, str(row.n), row.verdict))
+    heads = ("paper", "claim", "published", "of", "model", "ours", "difference, 95 % interval", "n", "verdict")
+    return markdown(heads, rows)
 
 
-def tables(frame: pd.DataFrame, spent: pd.DataFrame) -> dict[str, str]:
-    """The tables of the page by name, in Markdown."""
-    told = held(frame)
-    told.to_csv(CLAIMS, index=False, float_format="%.6g")
-    shown = told[["paper", "claim", "published", "of", "model"]].copy()
-    shown["ours"] = [f"{row.more:.3g} and {row.less:.3g}" for row in told.itertuples()]
-    ends = [f"{row.difference:.3g} [{row.low:.3g}, {row.high:.3g}]".replace("nan", "?") for row in told.itertuples()]
-    shown["difference, 95 % interval"], shown["n"], shown["verdict"] = ends, told["n"], told["verdict"]
+def rewritten(frame: pd.DataFrame, claims: pd.DataFrame) -> str:
+    """The page with its tables as the scores of samples in `frame` make them."""
     words = frame[frame.model.isin(LANGUAGE_MODELS)]
-    labels = frame[frame.model.str.startswith("minilm")] if len(frame) else frame
-    found = {"claims": markdown(shown), "costs": markdown(spent)}
-    found["evidence"] = markdown(means(words, "pg"))
-    found["classifiers"] = markdown(means(labels, "pg"))
-    found["mass"] = markdown(means(labels, "rma"))
-    found["areas"] = markdown(means(words, "delta_area", "all"))
-    found["losses"] = markdown(means(labels, "aopc", "all"))
-    for metric in FIRST:
-        found[metric] = markdown(means(words, metric))
-    return found
+    labels = frame[frame.model.str.startswith("minilm")]
+    found = {
+        "evidence": means(words, "pg"),
+        "classifiers": means(labels, "pg"),
+        "mass": means(labels, "rma"),
+        "areas": means(words, "delta_area", "all"),
+        "losses": means(labels, "aopc", "all"),
+        **{metric: means(words, metric) for metric in FIRST},
+    }
+    tables = {"claims": told(claims)} | {name: markdown(list(of), of.to_numpy()) for name, of in found.items()}
+    text = PAGE.read_text(encoding="utf-8")
+    for name, table in tables.items():
+        text = with_table(text, name, "python -m tools.real_page", f"\n{table}\n")
+    return text
 
 
 def main(root: str | None = None) -> None:
-    """Write the tables of the page; each stands between two comments with its name."""
+    """Write the tables of the page, and the claims as CSV."""
     if root is not None:
-        SAMPLES.parent.mkdir(exist_ok=True)
         reduced(root).to_parquet(SAMPLES, compression="zstd", index=False)
-        costs(root).to_csv(COSTS, index=False)
-    text = PAGE.read_text(encoding="utf-8")
-    for name, table in tables(pd.read_parquet(SAMPLES), pd.read_csv(COSTS)).items():
-        begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-        text = re.sub(f"{begin}.*?{end}", f"{begin}\n\n{table}\n\n{end}".replace("\\", r"\\"), text, flags=re.DOTALL)
-    PAGE.write_text(text, encoding="utf-8")
+    frame = pd.read_parquet(SAMPLES)
+    claims = held(frame)
+    claims.to_csv(CLAIMS, index=False, float_format="%.6g")
+    PAGE.write_text(rewritten(frame, claims), encoding="utf-8")
 
 
 if __name__ == "__main__":

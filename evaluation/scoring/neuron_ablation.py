@@ -1,7 +1,7 @@
 """Neuron ablation: the explained number after the first neurons of a ranking are ablated (AttnLRP 4.3).
 
-An ablated neuron is set to zero at all positions. A method that finds the neurons that
-matter lowers the explained number faster than a random ranking, and than a ranking by activation.
+An ablated neuron is set to zero at all positions. A method that finds the neurons that matter lowers the explained
+number faster than a random ranking, and than a ranking by activation.
 
 Shapes: N numbers of ablated neurons, L layers, F neurons of a layer.
 """

@@ -6,16 +6,15 @@ import pytest
 from scipy import stats
 
 from closelook.evaluation.scoring.intervals import FEWEST_CLUSTERS
-from tests.jobs.small import REPOSITORY
+from tools import real_page
 
-FOLDER = REPOSITORY / "docs" / "real"
-CLAIMS = pd.read_csv(FOLDER / "claims.csv")
+CLAIMS = pd.read_csv(real_page.CLAIMS)
 MOST_BYTES = 5_000_000
 
 
 @pytest.fixture(scope="module")
 def samples() -> pd.DataFrame:
-    return pd.read_parquet(FOLDER / "samples.parquet")
+    return pd.read_parquet(real_page.SAMPLES)
 
 
 def scores(samples: pd.DataFrame, claim: pd.Series, side: str) -> pd.DataFrame:
@@ -37,6 +36,9 @@ def test_a_claim_is_what_its_samples_say(at, samples):
     differences = scale * (both["value"] - both["below"])
     mean = differences.mean()
     assert claim.n == len(both)
+    assert [claim.more, claim.less] == pytest.approx(
+        [scale * both[side].mean() for side in ("value", "below")], rel=1e-4
+    )
     assert claim.difference == pytest.approx(mean, rel=1e-4, abs=1e-6)
     residuals = (differences - mean).groupby(both["cluster"].astype(str)).sum()
     groups = len(residuals)
@@ -49,9 +51,11 @@ def test_a_claim_is_what_its_samples_say(at, samples):
         assert [claim.low, claim.high] == pytest.approx(ends, rel=1e-3, abs=1e-4)
     verdict = "holds" if claim.low > 0 else "does not" if claim.high < 0 else "cannot be told"
     assert claim.verdict == verdict
-    told = f"{claim.difference:.3g} [{claim.low:.3g}, {claim.high:.3g}] | {claim.n} | {verdict} |"
-    assert told.replace("nan", "?") in (FOLDER.parent / "real.md").read_text(encoding="utf-8")
+
+
+def test_the_page_has_the_tables_of_its_samples(samples):
+    assert real_page.rewritten(samples, real_page.held(samples)) == real_page.PAGE.read_text(encoding="utf-8")
 
 
 def test_the_scores_of_samples_are_small():
-    assert sum(file.stat().st_size for file in FOLDER.iterdir()) <= MOST_BYTES
+    assert sum(file.stat().st_size for file in real_page.SAMPLES.parent.iterdir()) <= MOST_BYTES
