@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 import sys
@@ -159,7 +160,9 @@ def rewritten(name: str) -> tuple[Path, str]:
 
 def main(arguments: Sequence[str]) -> None:
     """Rewrite all pages; with --architectures, first the list of what their checks find."""
-    if "--architectures" in arguments:
+    parser = argparse.ArgumentParser(prog="python -m tools.pages", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--architectures", action="store_true", help="check every architecture again")
+    if parser.parse_args(arguments).architectures:
         found = [asdict(outcome) for outcome in architectures.check()]
         with architectures.FILE.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, list(found[0]), lineterminator="\n")
@@ -167,7 +170,9 @@ def main(arguments: Sequence[str]) -> None:
             writer.writerows(found)
     for name in TABLES:
         page, text = rewritten(name)
-        page.write_text(text, encoding="utf-8")
+        if page.read_text(encoding="utf-8") != text:
+            page.write_text(text, encoding="utf-8")
+            print(f"{page.name} is rewritten")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Counts the deaths of worker processes in the store, so that a row that kills its process is found and left out.
 
-A note says what of a unit is running, and is removed when the unit is committed. A worker that finds a note knows that
-what was running ended the process before, unless the node was lost too, or the note is of an earlier run, which
-somebody may have stopped. A unit that has ended several processes is computed row by row, each noted before it runs. A
-watchdog ends the process when a batch hangs, so that the next process finds the row that hangs.
+A note says what of a unit is running, and is removed when the unit is computed or an error is raised. So who finds a
+note knows that what was running ended its process, unless the node was lost too, or the note is of an earlier run,
+which somebody may have stopped. A unit that has ended several processes is computed row by row, each noted before it
+runs. A watchdog ends the process when a batch hangs, so that the next process finds the row that hangs.
 """
 
 from __future__ import annotations
@@ -34,16 +34,32 @@ class Attempts:
         self._store = store
         self._path = f"attempts/{unit}.json"
         self._most = most
-        self._notes: dict[str, Any] = {"run": run, "node": node_id(), "running": None, "deaths": {}}
-        self.reason = ""  # why the last attempt ended, as the end of a sentence; empty if it did not note a reason
+        self._notes: dict[str, Any] = {"run": run, "node": node_id(), "running": None, "deaths": {}, "reasons": {}}
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The unit runs inside. The note is left by the end of the process alone, as after the error of a lost device.
+
+        While another thread commits the unit there is no note: the process may end by what else it computes then.
+        """
+        from closelook.lrp_core.device.memory import is_device_lost
+
+        self.begin()
+        try:
+            yield
+        except Exception as error:
+            if not is_device_lost(error):
+                with suppress(OSError):  # that of the unit is told
+                    self._clear()
+            raise
+        self._clear()
 
     def begin(self) -> None:
         """Note that the unit begins. Counts a death if the notes say that something was running."""
         with suppress(FileNotFoundError):  # the first attempt finds no notes
             before = json.loads(self._store.read_bytes(self._path))
             if before.get("run") == self._notes["run"]:
-                self.reason = before.get("reason", "")
-                self._notes["deaths"] = before["deaths"]
+                self._notes |= {"deaths": before["deaths"], "reasons": before["reasons"]}
                 if before["running"] is not None:
                     self._notes["deaths"].setdefault(before["running"], []).append(before["node"])
         self.run(COMPUTING)
@@ -63,18 +79,23 @@ class Attempts:
 
     def blame(self, reason: str) -> None:
         """Note that the process is about to end because a batch hangs, so that its rows run one by one next time."""
-        if self._notes["running"] == COMPUTING:  # else the note blames a row already
+        running = self._notes["running"]
+        if running == COMPUTING:  # else the note blames a row already
             self._notes["deaths"][COMPUTING] = [self._notes["node"]] * self._most
             self._notes["running"] = None
-        self.keep_reason(reason)
+        self.keep_reason(reason, running)
 
-    def keep_reason(self, error: str) -> None:
-        """Note the error because of which the process is about to end."""
-        self._notes["reason"] = f": {error}"
+    def keep_reason(self, error: str, running: str | None = None) -> None:
+        """Note the error because of which the process is about to end, while `running` runs; None: what is noted."""
+        self._notes["reasons"][running or self._notes["running"]] = f": {error}"
         self.run(self._notes["running"])
 
-    def clear(self) -> None:
-        """Remove the notes: the unit is committed."""
+    def reason(self, name: str) -> str:
+        """Why `name` last ended a process, as the end of a sentence; empty if no reason was noted."""
+        return str(self._notes["reasons"].get(name, ""))
+
+    def _clear(self) -> None:
+        """Remove the notes."""
         self._store.delete(self._path)
 
 
@@ -82,7 +103,7 @@ class Untroubled(Attempts):
     """Attempts for a computation without a store, such as `closelook.explain`: nothing is noted or counted."""
 
     def __init__(self) -> None:
-        self.reason = ""
+        pass
 
     def run(self, name: str | None) -> None:
         pass
@@ -90,7 +111,7 @@ class Untroubled(Attempts):
     def has_ended_processes(self) -> bool:
         return False
 
-    def keep_reason(self, error: str) -> None:
+    def keep_reason(self, error: str, running: str | None = None) -> None:
         pass
 
 
@@ -173,6 +194,6 @@ class Watchdog:
                     reason = f"it had not ended after {self._limit_s:g} s"
                     with suppress(OSError):  # the store may be gone
                         attempts.blame(reason)
-                    said = f"a batch hangs: {reason}; the next process computes its rows one by one"
+                    said = f"a batch hangs: {reason}; the next process computes the rows of its unit one by one"
                     print(said, file=sys.stderr, flush=True)
                     os._exit(EXIT_CODE)

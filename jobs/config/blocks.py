@@ -138,7 +138,7 @@ class RayConfig(Frozen):
     nodes: tuple[NodesConfig, ...] | None = None
     """nodes to which an autoscaling cluster can grow; null: the nodes that the cluster has now"""
     no_progress_timeout_s: AtLeast1 = 1800
-    """seconds that a batch may take; after that its process is ended, and its rows are computed one by one"""
+    """seconds that a batch may take; then its process is ended, and the rows of its unit are computed one by one"""
 
 
 class PerturbConfig(PartOfRun):

@@ -63,10 +63,15 @@ class Unit:
         return tuple(Part(node, self.name) for node in nodes) if self.parts is None else self.parts
 
     @property
+    def sent_parts(self) -> tuple[Part, ...]:
+        """The parts of a unit that is sent to a worker."""
+        assert self.parts is not None
+        return self.parts
+
+    @property
     def title(self) -> str:
         """The unit's name with that of its product, model, task and precision; of a unit that is sent to a worker."""
-        assert self.parts is not None
-        artifact = self.parts[0].node.artifact
+        artifact = self.sent_parts[0].node.artifact
         columns = (artifact.product, artifact.model, artifact.task, artifact.dtype, self.name)
         return ".".join(filter(None, columns))
 

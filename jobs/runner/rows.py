@@ -18,12 +18,16 @@ from closelook.jobs.plan.node import Node, Part
 from closelook.jobs.products.record import NodeFailed, Opened, Product, Reject, Row
 from closelook.jobs.products.unaltered import ModelAltered
 from closelook.jobs.secrets import without_secrets
-from closelook.jobs.store import Artifact
+from closelook.jobs.store import Artifact, StoreFull
+from closelook.jobs.store.retry import StillUnavailable
 from closelook.lrp_core.device.memory import is_device_lost, is_out_of_memory
 from closelook.lrp_core.records.types import UnusableRows, UserError
 
 #: Errors for which no row is to blame: the method, the model or the configuration is wrong.
 PROGRAMMING_ERRORS = (TypeError, AttributeError, NameError, KeyError, NotImplementedError, AssertionError, ImportError)
+
+#: Errors of the store, for which neither a row nor a method is to blame: the unit is computed again.
+STORE_ERRORS = (StillUnavailable, StoreFull)
 
 OUT_OF_MEMORY = "out_of_memory"  # the reason of a reject
 
@@ -91,13 +95,13 @@ class _Batches:
     def run(self, rows: Sequence[Row], cuts: Sequence[int]) -> Outcome:
         """Compute every batch.
 
-        Rows of a unit that has ended several processes are computed one by one, and one that had ended a process before
-        becomes a reject. Raises NodeFailed for such a unit without rows.
+        Rows of a unit that has ended several processes are computed one by one, and a row that ended a process becomes
+        a reject. Raises NodeFailed for such a unit without rows.
         """
         opened, attempts = self.opened, self.opened.attempts
         has_ended_processes = attempts.has_ended_processes()
         if has_ended_processes and not rows:
-            raise NodeFailed(f"several processes ended while computing it{attempts.reason}")
+            raise NodeFailed(f"several processes ended while computing it{attempts.reason(COMPUTING)}")
         methods = "+".join(dict.fromkeys(part.node.artifact.method for part in self.parts))
         for start, end in pairwise([*(range(len(rows)) if has_ended_processes else cuts), len(rows)]):
             batch = rows[start:end]
@@ -105,14 +109,12 @@ class _Batches:
                 sample = batch[0]["sample_id"]
                 name = f"row {sample}|{methods}"
                 if attempts.deaths(name):
-                    detail = f"the process ended while computing it{attempts.reason}"
+                    detail = f"the process ended while computing it{attempts.reason(name)}"
                     self.outcome.rejects.append(Reject(sample, "ended_worker", detail))
                     continue
                 attempts.run(name)
             with opened.watchdog.watching(attempts):
                 self._compute(batch)
-        if has_ended_processes:
-            attempts.run(COMPUTING)
         return self.outcome
 
     def _compute(self, rows: Sequence[Row]) -> None:
@@ -141,7 +143,7 @@ class _Batches:
         try:
             self.outcome.values.append(self.product.compute(self.opened, self.parts, rows))
             return None
-        except (NodeFailed, ModelAltered):
+        except (NodeFailed, ModelAltered, *STORE_ERRORS):
             raise
         except Exception as error:
             if is_device_lost(error):

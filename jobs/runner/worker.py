@@ -102,20 +102,18 @@ class Worker:
 
     def _run(self, unit: Unit, rows: Sequence[Row]) -> dict[str, Any]:
         """Compute and commit the unit; returns the fields of its report."""
-        parts = unit.parts or ()
+        parts = unit.sent_parts
         name = parts[0].node.artifact.product
         product = PRODUCTS.get(name)
         if product is None:
             raise UserError(f"no package on this machine has the product {name}: ship its wheel with the job")
         attempts = Attempts(self._store, unit.title, self._options.max_attempts, self._options.run)
         opened = Opened(self._store, self._options, attempts, self._model, token_budget=unit.token_budget)
-        with self._device:
+        with self._device, attempts.running():
             start = time.perf_counter()
-            attempts.begin()
             samples, outcomes = self._computed(product, opened, unit, rows)
             wall_s = time.perf_counter() - start
         failed, accounts, splits = retried(partial(self._commit, product, opened, samples, outcomes))
-        attempts.clear()
         explained = {}
         for part in parts:
             if part.paths[0] in accounts:
@@ -131,7 +129,7 @@ class Worker:
         """(ids of the samples, the outcome of every part of the unit)."""
         from closelook.jobs.products.unaltered import ModelAltered
 
-        parts = unit.parts or ()
+        parts = unit.sent_parts
         dtype = parts[0].node.artifact.dtype
         while True:
             try:
@@ -184,7 +182,7 @@ class Worker:
         """The outcome of every part. Nodes that failed in an earlier unit are not computed again."""
         from closelook.jobs.runner.rows import compute_parts
 
-        every = unit.parts or ()
+        every = unit.sent_parts
         parts = [part for part in every if part.node.artifact not in self._failed]
         if opened.loaded is not None and is_of_package(product.name):
             product = _leaving_the_model(product)
@@ -227,7 +225,7 @@ class Worker:
         Returns the reason as text if no shard is written: combining raised an error, the results do not fit the schema,
         or all rows failed and they are more than FEW. Up to FEW are rejects in a shard without rows.
         """
-        from closelook.jobs.runner.rows import describe, first_and_others
+        from closelook.jobs.runner.rows import STORE_ERRORS, describe, first_and_others
 
         assert product.schema is not None
         schema = product.schema(part.node.artifact.dtype)
@@ -236,6 +234,8 @@ class Worker:
             made = checked(product, made, samples)
         except Unfit as error:
             return str(error)
+        except STORE_ERRORS:
+            raise
         except Exception as error:
             return describe(error)
         rejects = {reject.sample_id: reject for reject in (*outcome.rejects, *made.rejects)}

@@ -217,7 +217,9 @@ class Files:
         selector = pafs.FileSelector(self._at(folder), allow_not_found=True, recursive=recursive)
         try:
             infos = self._info(selector)
-        except FileNotFoundError:  # Arrow opened it in vain, and when it asked whether it exists, another had made it
+        except (
+            FileNotFoundError
+        ):  # another process made the folder after Arrow found none, before Arrow made sure of it
             infos = self._info(selector)
         return dict(sorted((info.path[len(self._base) + 1 :], info) for info in infos))
 

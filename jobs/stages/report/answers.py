@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,10 +21,6 @@ from closelook.jobs.products.answers import sources
 from closelook.jobs.products.answers.ablations import SourcesNode
 from closelook.jobs.stages.report.samples import rows_by_id
 
-if TYPE_CHECKING:
-    pass
-
-_COLUMNS = ("sample_id", "model", "task", "way", "sentence", "method", "source", "relevance", "text")
 Row = Mapping[str, Any]
 Claims = dict[tuple[str, str], list[tuple[Variant, Row]]]  # by (sample id, way of removal)
 

@@ -16,6 +16,7 @@ from closelook.jobs.cluster.attempts import Attempts
 from closelook.jobs.config import ModelConfig, RunConfig
 from closelook.jobs.config.file import ConfigError
 from closelook.jobs.plan.models import load_tokenizer, open_view, resolve
+from closelook.jobs.secrets import without_secrets
 from closelook.jobs.store import Store
 from closelook.jobs.store.lock import Locked, run_lock
 from closelook.lrp_core.records.types import UserError
@@ -133,3 +134,8 @@ def _open_files(pid: int) -> list[str]:
         return [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
     except OSError:
         return []  # it has ended
+
+
+def test_only_values_that_name_a_secret_are_taken_out():
+    environment = {"HOME": "/home/someone", "API_KEY": "0123456789", "TOKEN": "short"}
+    assert without_secrets("/home/someone 0123456789 short", environment) == "/home/someone [API_KEY] short"
