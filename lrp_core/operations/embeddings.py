@@ -49,10 +49,14 @@ class ScaledEmbeddings(TorchFunctionMode):
             return result
         return self._scale(indices, result)
 
-    def _scale_output(self, module: nn.Module, args: Any, rows: Tensor) -> Tensor:
+    def _scale_output(self, module: nn.Module, args: Any, output: Any) -> Any:
         """Forward hook of an embedding module: scales what it puts out if it has looked the batch's tokens up."""
         indices, self.inside = self.inside, None
-        return rows if indices is None else self._scale(indices, rows)
+        if indices is None:
+            return output
+        if isinstance(output, tuple):  # beside the rows ProphetNet gives their positions
+            return self._scale(indices, output[0]), *output[1:]
+        return self._scale(indices, output)
 
     def _scale(self, indices: Any, rows: Tensor) -> Tensor:
         """Rows of embeddings, scaled where they are those of the batch's tokens."""

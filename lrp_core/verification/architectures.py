@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import EncoderDecoderConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -106,6 +106,8 @@ def tiny_config(config_class: type[PreTrainedConfig]) -> PreTrainedConfig:
     for name in config_class.sub_configs:
         if isinstance(inner := getattr(default, name, None), PreTrainedConfig):
             sizes[name] = tiny_config(type(inner))
+    if config_class is EncoderDecoderConfig:  # its default decoder reads nothing of the encoder
+        sizes["decoder"].update({"is_decoder": True, "add_cross_attention": True})
     return config_class(**(sizes | OVERRIDES.get(config_class.__name__, {})))
 
 

@@ -18,7 +18,14 @@ def named(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["GPT2LMHeadModel", "Qwen3MoeForCausalLM", "ModernBertForMaskedLM", "T5ForConditionalGeneration"],
+    [
+        "GPT2LMHeadModel",
+        "Qwen3MoeForCausalLM",
+        "ModernBertForMaskedLM",
+        "T5ForConditionalGeneration",
+        "EncoderDecoderModel",
+        "ProphetNetForConditionalGeneration",  # whose embeddings of positions give a tuple
+    ],
 )
 def test_an_architecture_without_a_recipe_of_its_own_passes_every_claim(name):
     checked = check(named(name))
