@@ -23,7 +23,7 @@ from closelook.lrp_core.device.transfer import to_device
 from closelook.lrp_core.parts.block import BlockView
 from closelook.lrp_core.parts.layers import LinearLayer, NormView, weights_of
 from closelook.lrp_core.records.explained import explained_by, relevance_of
-from closelook.lrp_core.records.types import Batch, Requests, Results, UserError
+from closelook.lrp_core.records.types import Batch, Requests, Results, UnsupportedMethod, UserError
 from closelook.lrp_core.records.variants import unpadded
 from closelook.lrp_core.views.view import ModelView
 
@@ -184,10 +184,16 @@ def _shares(vectors: Tensor, bias: Tensor) -> Tensor:
 
 
 def _activated(vectors: Tensor, name: str) -> Tensor:
-    """Vectors [..., Tk, D] times g(z)/z of their sum z, in place; g is the activation of that name."""
+    """Vectors [..., Tk, D] times g(z)/z of their sum z, in place; g is the activation of that name, with g(0) = 0.
+
+    Raises UnsupportedMethod for another activation.
+    """
+    activation = ACT2FN[name]
+    if activation(torch.zeros(1)) != 0:
+        raise UnsupportedMethod(f"DecompX divides the activation {name} by its argument, but it is not 0 at 0")
     total = vectors.sum(-2, keepdim=True)
-    total = total.where(total != 0, _TINY)
-    return vectors.mul_(ACT2FN[name](total) / total)
+    total = total.where(total != 0, -_TINY)  # below 0, where ReLU is 0
+    return vectors.mul_(activation(total) / total)
 
 
 def _normed(vectors: Tensor, norm: NormView) -> Tensor:

@@ -16,10 +16,11 @@ from closelook.alti import planner
 from closelook.alti.logit import LogitContributions, decompose
 from closelook.alti.planner import MemoryNeeds, MemoryPlan
 from closelook.alti.post_norm import ALTI, GLOBENC, RAW_GLOBENC, Maps, mixing
+from closelook.alti.records import METHODS
 from closelook.lrp_core.device.memory import is_out_of_memory
 from closelook.lrp_core.device.transfer import to_device
 from closelook.lrp_core.records.explained import explained_by, explanations_of, relevance_of, without_sum
-from closelook.lrp_core.records.types import Batch, Relevance, Requests, Results
+from closelook.lrp_core.records.types import Batch, Relevance, Requests, Results, UserError
 from closelook.lrp_core.records.variants import rows_of
 from closelook.lrp_core.views.view import ModelView
 
@@ -53,8 +54,8 @@ def explain_many(
     besides the weights (None: what is free on the device). If memory runs out, the group is halved, then its chunk. For
     alti, `layers` gives the readout position's row of each layer's map. For alti_logit, `heads` gives relevance of
     heads, and `initial` counts what the readout position's embeddings add to the logit as its relevance.
-    Raises UnsupportedMethod for a model of the other norm order, and UserError for a contrastive request without foils
-    or a budget that is too small for one sample.
+    Raises UnsupportedMethod for requests of methods of the other norm order, and UserError for a contrastive request
+    without foils, texts that are not padded on the right, or a budget that is too small for one sample.
     """
     return _explain(view, batch, requests, ALTI, byte_budget, heads=heads, layers=layers, initial=initial)
 
@@ -90,7 +91,11 @@ def _explain(
     initial: bool = True,
 ) -> Results:
     """The result of `explain_many` and `globenc`; `maps` are those of post-norm models."""
+    for request in requests:
+        METHODS[request.method].require(view.family)
     on_host, explanations = batch.to("cpu"), explanations_of(requests)
+    if (on_host.attention_mask.diff(dim=-1) > 0).any():  # padding behind a text is cut off
+        raise UserError("pad texts on the right")
     budget = planner.free_bytes(view.device) if byte_budget is None else byte_budget
     lengths = on_host.attention_mask.sum(-1).clamp_min(1).tolist()  # 1 for a row that is all padding
     parts: list[_Part] = []

@@ -89,7 +89,10 @@ class MemoryPlan:
         return self.batch == 1 and self.chunk.is_smallest
 
     def halved(self, batch: int) -> MemoryPlan:
-        """The plan to try after memory ran out: `batch` samples with the same chunk, or with half of it for one."""
+        """The plan to try after memory ran out: `batch` samples with the same chunk, or with half of it for one.
+
+        `length` and `bytes` stay those of the plan that ran out.
+        """
         return replace(self, batch=batch, chunk=self.chunk if self.batch > 1 else self.chunk.half)
 
 

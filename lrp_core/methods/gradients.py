@@ -159,6 +159,8 @@ def _of_passes(
                 explained, logits = (forward.output[name][here] for name in (explanation, "logits"))
                 for reader in readers:
                     reader.begin({request.method: way.measure for request, way in asked.items()})
+                if any(way.measure is not MEASURES["product"] for way in asked.values()):
+                    forward.roots.require_one_table()
                 gradients = forward.gradients(explained, composite, keep=left > 0)
                 lap("backward", *(request.method for request in asked))
                 for request, way in asked.items():

@@ -117,7 +117,9 @@ def _forward(view: ModelView, batch: Batch, explanations: Sequence[str], source:
     if source is not None:
         of_streams = source.tensor_split([batch.input_ids.shape[1]], 1)
         instead = dict(zip(ID_INPUTS, of_streams, strict=True))
-    return forward_pass(view, batch, batch, explanations, [PLAIN], instead=instead)
+    forward = forward_pass(view, batch, batch, explanations, [PLAIN], instead=instead)
+    forward.roots.require_one_table()
+    return forward
 
 
 def _source(forward: Forward) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -150,7 +151,6 @@ def attached(model: PreTrainedModel, folder: Path, merge: bool = True) -> PreTra
         raise UserError(f"the adapter {folder} scales or replaces weights, or adds biases: it can be merged only")
     from peft import PeftConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 
-    _shapes(folder)  # raises for a damaged file
     weights = load_file(folder / WEIGHTS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft uses names that transformers has deprecated
@@ -177,9 +177,13 @@ def _check_mergeable(wrapped: nn.Module, folder: Path) -> None:
     """Raise UserError if a weight that the adapter changes is shared by another module, which would change as well."""
     from peft.tuners.lora import LoraLayer
 
-    owners = [vars(module)["_parameters"].get("weight") for _, module in wrapped.named_modules(remove_duplicate=False)]
+    modules = [module for _, module in wrapped.named_modules(remove_duplicate=False)]
+    owners = Counter(id(weight) for module in modules for weight in vars(module)["_parameters"].values())
     for path, module in wrapped.named_modules():
-        if isinstance(module, LoraLayer) and sum(owner is module.get_base_layer().weight for owner in owners) > 1:
+        if not isinstance(module, LoraLayer):
+            continue
+        weights = vars(module.get_base_layer())["_parameters"]  # those of experts have other names than `weight`
+        if any(owners[id(weight)] > 1 for name, weight in weights.items() if name != "bias"):
             changed = path.removeprefix(_PREFIX)
             shared = f"changes the weights of {changed}, which another module shares, and merging would change both"
             raise UserError(f"the adapter {folder} {shared}: keep it beside its base with `merge: false`")

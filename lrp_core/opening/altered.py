@@ -40,6 +40,5 @@ def _of_other_classes(view: ModelView) -> Iterator[nn.Module]:
         if isinstance(norm.module, nn.LayerNorm) != (norm.kind == "layer"):
             yield norm.module
     for layer in view.linear_layers():
-        usual = isinstance(layer.module, (Conv1D if layer.transposed else nn.Linear, nn.Conv2d))
-        if not usual:
+        if not isinstance(layer.module, (Conv1D if layer.transposed else nn.Linear, nn.Conv2d)):
             yield layer.module

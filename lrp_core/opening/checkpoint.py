@@ -1,12 +1,15 @@
 """Checks a checkpoint before any weights are loaded: its files, its config, and that it is not quantised.
 
-Quantised models compute with other weights than readers see: they are refused, also in memory. Imports no torch.
+Quantised models compute with other weights than rules and readers see; they are refused, also in memory, by the name of
+their quantiser. Imports no torch.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +17,27 @@ from closelook.lrp_core.families import check_type, family_of, register_model_cl
 from closelook.lrp_core.records.types import UnsupportedModel, UserError
 
 if TYPE_CHECKING:
+    from torch import nn
     from transformers import PretrainedConfig, PreTrainedModel
 
 CONFIG = "config.json"
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")  # formats that may run code when they are read
+#: Packages that define quantised modules and tensors, with the names of their quantisers.
+_PACKAGES = {
+    "torch.ao.nn": "torch.ao.quantization",
+    "auto_gptq": "gptq",
+    "gptqmodel": "gptq",
+    "optimum.quanto": "quanto",
+    "compressed_tensors": "compressed-tensors",
+    **{name: name for name in ("aqlm", "awq", "bitsandbytes", "eetq", "hqq", "torchao", "vptq")},
+}
 _INDEX = ".safetensors.index.json"  # end of the names of files that list other files of weights
 _ADAPTER = "adapter_config.json"  # transformers applies an adapter that lies beside its base
+#: Names of numbers of modules in a config, and the most of them: even modules without numbers take memory.
+_MODULES, _MOST_MODULES = re.compile(r"(n|num)_(.*_)?(layers?|experts)|(en|de)coder_layers"), 10_000
+_MOST_LABELS = 1_000_000
+_MOST_TIMES, _MOST_BEYOND = 2, 2**28  # a model has at most so many times the numbers of its files, and some more
+_INTEGRATIONS = "transformers.integrations."  # transformers defines its own quantised modules here
 
 
 def read_config(
@@ -44,6 +62,7 @@ def read_config(
     check_config(described, name)
     if "model_type" not in described:
         raise UserError(f"the {CONFIG} of {name} has no model_type, which transformers needs: download the model again")
+    _check_counts(described, name)
     if family is None:
         check_type(described["model_type"])
     try:
@@ -78,6 +97,40 @@ def without_numbers(config: PretrainedConfig, family: str | None = None) -> PreT
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise UserError(f"transformers cannot make a model of this {CONFIG} ({reason}): correct the file") from error
     return model
+
+
+def _check_counts(config: Mapping[str, Any], name: str) -> None:
+    """Raise UserError for a config whose numbers of layers, experts or labels no model has."""
+    for field, count in config.items():
+        most = _MOST_MODULES if _MODULES.fullmatch(field) else _MOST_LABELS if field == "num_labels" else None
+        if most is not None and isinstance(count, int) and not 0 <= count <= most:
+            raise UserError(f"the {CONFIG} of {name} has {field} = {count:,}: correct the file (at most {most:,})")
+
+
+def check_size(config: PretrainedConfig, folder: Path, family: str | None = None) -> None:
+    """Raise UserError if a model of `config` would have many times the numbers that the weights in `folder` have.
+
+    Shapes are compared, those of the model on the meta device: nothing is allocated. A folder without weights, such as
+    one of the hub's cache that lacks them yet, is not checked.
+    """
+    from safetensors import safe_open
+
+    stored = 0
+    for file in weight_files(folder):
+        if file.suffix != ".safetensors":
+            continue
+        with safe_open(file, "np") as weights:
+            for key in weights.keys():  # noqa: SIM118 (no mapping)
+                stored += prod(weights.get_slice(key).get_shape())
+    if not stored:
+        return
+    model = without_numbers(config, family)
+    needed = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
+    if needed > _MOST_TIMES * stored + _MOST_BEYOND:
+        raise UserError(
+            f"the {CONFIG} of {folder} describes a model of {needed:,} numbers, and the weights hold {stored:,}: "
+            "they do not go together; get the folder again"
+        )
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -150,14 +203,13 @@ def check_config(config: Mapping[str, Any], name: str) -> None:
 
 
 def check_model(model: PreTrainedModel) -> None:
-    """Raise UnsupportedModel for a model in memory if its config, quantiser or weights show that it is quantised."""
+    """Raise UnsupportedModel for a model in memory if its config, quantiser or modules show that it is quantised."""
     name, quantiser = type(model).__name__, getattr(model, "hf_quantizer", None)
     check_config(vars(model.config), name)
     if quantiser is not None:
         _refuse(name, _method_of(quantiser.quantization_config))
-    for path, weight in model.named_parameters():
-        if not weight.is_floating_point() or weight.element_size() < 2:
-            _refuse(name, f"an unknown quantiser ({path} is {weight.dtype})")
+    for by in _quantisers_of(model):
+        _refuse(name, by)
 
 
 def _refuse(name: str, by: str) -> None:
@@ -171,3 +223,22 @@ def _method_of(settings: Any) -> str:
     fields = settings if isinstance(settings, Mapping) else vars(settings)
     method = fields.get("quant_method", "bitsandbytes")  # old files of bitsandbytes have no such field
     return str(getattr(method, "value", method))
+
+
+def _quantisers_of(model: nn.Module) -> Iterator[str]:
+    """Yield the names of quantisers to which modules or weights of a model belong."""
+    for path, module in model.named_modules():
+        yield from _maker_of(type(module))
+        for name, weight in module.named_parameters(recurse=False):
+            yield from _maker_of(type(weight))
+            yield from _maker_of(type(weight.data))
+            if not weight.is_floating_point() or weight.element_size() < 2:
+                yield f"an unknown quantiser ({path}.{name} is {weight.dtype})"
+
+
+def _maker_of(kind: type) -> Iterator[str]:
+    """Yield the name of the quantiser to which a class of modules or tensors belongs, if any."""
+    module = f"{kind.__module__}."
+    if module.startswith(_INTEGRATIONS):
+        yield module.split(".")[2]
+    yield from (quantiser for package, quantiser in _PACKAGES.items() if module.startswith(f"{package}."))

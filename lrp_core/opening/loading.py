@@ -14,12 +14,13 @@ from typing import Any
 
 import torch
 import transformers
+from huggingface_hub import try_to_load_from_cache
 from safetensors import SafetensorError
 from transformers import PretrainedConfig
 
 from closelook.lrp_core.families import family_of
 from closelook.lrp_core.opening import adapters
-from closelook.lrp_core.opening.checkpoint import check_folder, conversion, read_config
+from closelook.lrp_core.opening.checkpoint import CONFIG, check_folder, check_size, conversion, read_config
 from closelook.lrp_core.opening.model import view_of
 from closelook.lrp_core.records.capabilities import ATTENTION
 from closelook.lrp_core.records.types import UserError, did_you_mean, nearest
@@ -75,6 +76,9 @@ def load_model(
         if folder is not None:
             adapters.check_base(folder, name)
             config = adapters.with_head_of(config, folder, family)
+        folder_of_weights = _folder_of(name, revision)
+        if folder_of_weights is not None:
+            check_size(config, folder_of_weights, family)
         with without_report():
             model, report = _auto(config, family).from_pretrained(
                 name,
@@ -111,6 +115,14 @@ def _adapter_folder(adapter: str | Path) -> Path:
     except OSError as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"cannot load adapter {adapter}: not a local directory, and the hub says: {reason}") from error
+
+
+def _folder_of(name: str, revision: str | None) -> Path | None:
+    """The folder of a model's files: `name`, or for an id of the hub the folder in its cache; None if it has none."""
+    if Path(name).is_dir():
+        return Path(name)
+    kept = try_to_load_from_cache(name, CONFIG, revision=revision)
+    return Path(kept).parent if isinstance(kept, str) else None
 
 
 def _check_directory(name: str) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from closelook.lrp_core.operations.marks import INSERTED, NONE, Mark, mark_of, marked, replaced, tensors_in
+from closelook.lrp_core.records.types import UnsupportedMethod
 
 PATCHES = "patches"  # the stream of an image's tokens
 LOOK_UPS = (torch.nn.functional.embedding, Tensor.__getitem__, torch.index_select, Tensor.index_select)
@@ -43,6 +44,15 @@ class Roots:
 
     def __contains__(self, leaf: Tensor) -> bool:
         return id(leaf) in self._leaves
+
+    def require_one_table(self) -> None:
+        """Raise UnsupportedMethod if tokens have embeddings in several tables, for methods that read those of one."""
+        words = [root.stream for root in self.found if root.words and root.stream != INSERTED]
+        if len(set(words)) < len(words):
+            raise UnsupportedMethod(
+                "the model looks its tokens up in several tables, as with an adapter kept beside its embeddings, and "
+                "this method takes the gradient at one: merge the adapter, or use attnlrp or gradient_x_input"
+            )
 
     def looked_up(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """The rows of a table for some indices: a root if these are ids of the batch."""

@@ -35,8 +35,8 @@ SUMS = frozenset(func for name in _NAMES for func in spellings(name))
 def stabilised_sum(y: Tensor, plan: Plan) -> Tensor:
     """The same sum y, by which the composite in force divides with its stabiliser.
 
-    A sum of exactly 0, which terms of half precision may have that cancel, passes no relevance to them; without a
-    stabiliser they get shares of opposite sign. So the two forms may differ by a tenth in bfloat16.
+    In half precision, terms may cancel to exactly 0. Then the stabilised sum passes them no relevance, while the plain
+    gradient gives them shares of opposite sign: with and without a stabiliser, relevance may differ by a tenth.
     """
     mark = mark_of(y)
     if not y.requires_grad or mark.constant or mark.elementwise is not None:

@@ -24,8 +24,8 @@ def check_unaltered(modules: Iterable[nn.Module]) -> None:
         if module in ALTERED:
             raise UnsupportedMethod(
                 f"{ALTERED[module]} may compute something else than its class and weights say (a hook, a replaced "
-                "forward or another class), which this method would read: undo the change, or take relevance of tokens "
-                "by attnlrp"
+                "forward, another class, or an adapter beside its base), which this method would read: undo the change "
+                "or merge the adapter, or take relevance of tokens by attnlrp"
             )
 
 

@@ -1,5 +1,7 @@
 """ALTI and ALTI-Logit against the oracle, under padding, in groups, and when memory runs out."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -189,3 +191,18 @@ def test_half_precision_is_close_to_float32(view):
     half = method(tiny_model(view.family.name, "bfloat16"), Batch.collate(rows, 0))
     assert half.tokens.dtype == torch.float32
     assert (half.tokens - exact.tokens).norm() < 0.05 * exact.tokens.norm()
+
+
+def test_texts_that_are_padded_on_the_left_are_refused():
+    """Padding behind a text is cut off: called directly, not through a Method, which moves padding there."""
+    view = tiny_model("bert")
+    batch = Batch.collate(ragged_rows(view), 0)
+    left = replace(batch, attention_mask=batch.attention_mask.flip(-1))
+    with pytest.raises(UserError, match="pad texts on the right"):
+        explain_many(view, left, [Request("alti")])
+
+
+def test_a_method_of_the_other_norm_order_is_refused():
+    view = tiny_model("llama")
+    with pytest.raises(UnsupportedMethod):
+        explain_many(view, Batch.collate(ragged_rows(view), 0), [Request("alti")])

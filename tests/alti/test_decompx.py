@@ -7,6 +7,7 @@ import torch
 
 import closelook.alti.decompx
 from closelook.alti import METHODS
+from closelook.alti.decompx import _activated
 from closelook.lrp_core import Batch, UnsupportedMethod, UserError
 from closelook.lrp_core.families import FAMILIES
 from tests.oracles import vectors as oracles
@@ -92,3 +93,14 @@ def test_decompx_is_refused_by_name_for_models_that_normalise_before():
     view = tiny_model("llama")
     with pytest.raises(UnsupportedMethod, match=r"decompx needs blocks that normalise after the sum .* use alti_logit"):
         METHODS["decompx"](view, Batch.collate(ragged_rows(view), 0))
+
+
+@pytest.mark.parametrize(("name", "at_zero"), [("relu", 0.0), ("gelu", 0.5), ("silu", 0.5), ("tanh", 1.0)])
+def test_a_sum_of_zero_passes_its_vectors_as_the_activation_does_below_it(name, at_zero):
+    vectors = torch.tensor([[5.0], [-5.0]], dtype=torch.float64)
+    torch.testing.assert_close(_activated(vectors.clone(), name), at_zero * vectors)
+
+
+def test_an_activation_that_is_not_0_at_0_is_refused():
+    with pytest.raises(UnsupportedMethod, match="sigmoid"):
+        _activated(torch.ones(2, 1), "sigmoid")

@@ -46,7 +46,7 @@ def test_methods_have_the_same_numbers_merged_or_not_and_those_that_read_weights
         of_merged, without = (method(view, batch, **asked) for view in (merged, plain))
         assert not torch.isclose(of_merged.explained, without.explained).any(), method.name
         if method.name in OF_WEIGHTS:
-            with pytest.raises(UnsupportedMethod, match="may compute something else than its class and weights say"):
+            with pytest.raises(UnsupportedMethod, match="merge the adapter"):
                 method(apart, batch, **asked)
             continue
         of_apart = method(apart, batch, **asked)
@@ -145,6 +145,39 @@ def test_whatever_an_adapter_brings_is_explained_as_peft_runs_it(name, shape, ti
         assert type(view.model) is type(merged)
         for (path, weight), ours in zip(merged.named_parameters(), view.model.parameters(), strict=True):
             torch.testing.assert_close(ours, weight, msg=path)
+
+
+def test_an_adapter_of_experts_is_merged(tmp_path):
+    bare = tiny_model("mixtral", dtype="float32")
+    bare.model.save_pretrained(tmp_path / "base")
+    adapted(tmp_path / "adapter", bare, target_modules=[], target_parameters=["mlp.experts.down_proj"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        stock = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tmp_path / "base"), tmp_path / "adapter")
+    view = load_model(tmp_path / "base", adapter=tmp_path / "adapter")
+    rows = ragged_rows(view)
+    relevance = METHODS["attnlrp"](view, Batch.collate(rows, 0))
+    for i, row in enumerate(rows):
+        with torch.no_grad():
+            logits = stock(input_ids=torch.tensor([row["input_ids"]])).logits[0, row["position"]]
+        expected = logits[row["target_id"]] - logits[row["foil_id"]]
+        torch.testing.assert_close(relevance.explained[i], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["gradient_l1", "gradient_l2", "integrated_gradients", "smoothgrad"])
+def test_gradients_at_one_table_of_embeddings_need_a_merge_of_an_adapter_of_embeddings(method, tmp_path):
+    bare = tiny_model("llama", dtype="float32")
+    bare.model.save_pretrained(tmp_path / "base")
+    adapted(tmp_path / "adapter", bare, target_modules=["embed_tokens"])
+    options = {"adapter": tmp_path / "adapter", "dtype": "float64"}
+    merged, apart = (load_model(tmp_path / "base", merge=merge, **options) for merge in (True, False))
+    batch = Batch.collate(ragged_rows(merged), 0)
+    asked = FEW.get(method, {})
+    assert METHODS[method](merged, batch, **asked).tokens.isfinite().all()
+    with pytest.raises(UnsupportedMethod, match="looks its tokens up in several tables"):
+        METHODS[method](apart, batch, **asked)
+    same = [METHODS["attnlrp"](view, batch).tokens for view in (merged, apart)]
+    torch.testing.assert_close(*same, rtol=1e-6, atol=1e-9)
 
 
 def refusal(base, adapter, **options) -> str:

@@ -1,4 +1,4 @@
-"""Folders of models by strangers: weights that lie elsewhere, and configs that make no model."""
+"""Folders of models by strangers: weights elsewhere, and configs of models that no memory holds."""
 
 import json
 
@@ -53,6 +53,24 @@ def test_a_file_that_the_index_names_and_nobody_has_is_said(folder):
     move_weights(folder, "a.safetensors")
     (folder / "a.safetensors").rename(folder / "b.safetensors")
     with pytest.raises(UserError, match=r"lacks a\.safetensors, which its index names"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"vocab_size": 1 << 34}, "the weights hold .* do not go together"),
+        ({"n_positions": 1 << 33}, "do not go together"),
+        ({"n_embd": 1 << 20}, "do not go together"),
+        ({"n_layer": 10**7}, "n_layer = 10,000,000: correct the file"),
+        ({"n_layer": -1}, "n_layer = -1: correct the file"),
+        ({"num_labels": 10**9}, "num_labels = 1,000,000,000: correct the file"),
+        ({"n_head": 0}, "transformers cannot make a model of this config.json"),
+    ],
+)
+def test_a_config_of_another_size_than_its_weights_is_refused_before_memory_is_taken(folder, fields, message):
+    change(folder, **fields)
+    with pytest.raises(UserError, match=message):
         load_model(folder)
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
-from transformers import BitsAndBytesConfig
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from closelook.lrp_core import UnsupportedModel, load_model
 from closelook.lrp_core.opening.model import view_of
@@ -61,8 +61,33 @@ def test_a_model_in_memory_is_refused_by_what_says_that_it_is_quantised(model, f
     view_of(model, family)
 
 
-def test_tensors_of_quantisers_are_known_by_their_numbers(model):
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.quantize_per_tensor")
+def test_a_model_with_quantised_modules_is_refused(model, tmp_path):
+    model.save_pretrained(tmp_path)
+    stock = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert "by torch.ao.quantization" in refusal(torch.ao.quantization.quantize_dynamic(stock, {nn.Linear}))
+
+
+@pytest.mark.parametrize(
+    ("package", "named"),
+    [
+        ("bitsandbytes.nn.modules", "bitsandbytes"),
+        ("gptqmodel.nn_modules.qlinear.torch", "gptq"),
+        ("awq.modules.linear.gemm", "awq"),
+        ("transformers.integrations.finegrained_fp8", "finegrained_fp8"),
+    ],
+)
+def test_modules_of_quantisers_are_known_by_their_packages(package, named, model):
+    quantised = type("QuantLinear", (nn.Linear,), {"__module__": package})(16, 16, bias=False)
+    model.model.layers[1].self_attn.q_proj = quantised
+    assert f"by {named}," in refusal(model)
+
+
+def test_tensors_of_quantisers_are_known_by_their_packages_or_their_numbers(model):
     layer = model.model.layers[0].self_attn.q_proj
+    weight = type("Int8Tensor", (torch.Tensor,), {"__module__": "torchao.quantization"})(torch.zeros(16, 16))
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    assert "by torchao," in refusal(model)
     layer.weight = nn.Parameter(torch.zeros(16, 16, dtype=torch.int8), requires_grad=False)
     assert "by an unknown quantiser (model.layers.0.self_attn.q_proj.weight is torch.int8)" in refusal(model)
     layer.weight = nn.Parameter(torch.zeros(16, 16, dtype=torch.float8_e4m3fn), requires_grad=False)

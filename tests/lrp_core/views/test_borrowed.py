@@ -75,6 +75,16 @@ def test_its_relevance_is_that_of_a_model_that_was_opened(family):
     torch.testing.assert_close(relevance.tokens, expected.tokens)
 
 
+def test_the_config_of_a_model_in_double_precision_is_given_back():
+    """Transformers' other kernels of experts do not compute in float64."""
+    model = stock("mixtral").double()
+    before = told(model)
+    with left_as_it_was(model):
+        view_of(model)
+        assert told(model)[".config"] != before[".config"]
+    assert told(model) == before
+
+
 def interrupted(_):
     raise KeyboardInterrupt
 
